@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import struct
@@ -23,11 +24,14 @@ from scipy.sparse import csc_matrix
 
 import equipoise as eq
 from equipoise import scenarios
+from equipoise.data import pictures
 from equipoise.data.contents import DataError
+from equipoise.data.formats import table
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.formats.table import opened
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import Columns, UserData
+from equipoise.system.errors import FolderError
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -387,6 +391,105 @@ def test_matlab_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.setenv("EQUIPOISE_MEMORY", "400KiB")
     with pytest.raises(DataError, match=r"a\.mat would take .* of memory"):
         read_user_data(tmp_path / "a.mat")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_so_are_cells_that_hold_more_than_they_say(
+    packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y = np.empty(4, object)
+    y[:] = ["a", "b", "a", "b" * 300_000]
+    savemat(tmp_path / "a.mat", {"x": np.arange(8.0).reshape(4, 2), "y": y}, do_compression=packed)
+    assert len(read_user_data(tmp_path / "a.mat")) == 4
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "400KiB")
+    if packed:
+        with pytest.raises(DataError, match=r"a\.mat would take .* of memory"):
+            read_user_data(tmp_path / "a.mat")
+
+
+@pytest.mark.parametrize("kind", ["user", "label"])
+def test_one_long_name_does_not_make_all_others_as_long(kind: str, tmp_path: Path) -> None:
+    path = leaf(tmp_path / "a.json", {"a" * 10**6 if kind == "user" else "a": 4000})
+    if kind == "label":
+        content = json.loads(path.read_text())
+        content["user_data"]["a"]["y"][0] = "b" * 10**6
+        path.write_text(json.dumps(content))
+    assert len(read_user_data(path)) == 4000  # of four bytes a sign these would be 16 GB
+
+
+def test_text_among_numbers_is_found_before_they_are_an_array(tmp_path: Path) -> None:
+    path = leaf(tmp_path / "a.json", {"a": 4000})
+    content = json.loads(path.read_text())
+    content["user_data"]["a"]["x"][-1] = ["b" * 10**6]
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="x holds text"):
+        read_user_data(path)
+
+
+def test_arrays_of_nothing_are_not_without_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    y = np.empty(10_000, "V0")
+    np.savez(tmp_path / "a.npz", train_images=np.zeros((4, 2)), train_labels=y)
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "1MiB")
+    with pytest.raises(DataError, match=r"train_labels would take 1\.2 MiB of memory"):
+        read_user_data(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("row", "cell", "fault"), [(2000, "A2000", "has a row below 1,000"), (40, "ZZ40", "would take")]
+)
+def test_cells_far_away_do_not_fill_the_memory(
+    row: int, cell: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openpyxl import Workbook
+
+    book = Workbook()
+    book.active["A1"], book.active["B1"] = "x", "label"
+    for k in range(2, 30):
+        book.active[f"A{k}"], book.active[f"B{k}"] = k % 5, "ab"[k % 2]
+    book.active[cell] = 1
+    book.save(tmp_path / "t.xlsx")
+    monkeypatch.setattr(table, "LAST", 1000)
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "300KiB")
+    with pytest.raises(DataError, match=fault):
+        opened(tmp_path / "t.xlsx", Columns())
+
+
+@pytest.mark.parametrize("kind", ["list", "struct", "fixed", "view"])
+def test_repeated_cells_of_any_type_are_counted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    word = "a" * 1000
+    cells = {
+        "list": pa.array([[word]] * 400),
+        "struct": pa.array([{"a": word}] * 400),
+        "fixed": pa.array([word.encode()] * 400, pa.binary(1000)),
+        "view": pa.array([word] * 400, pa.string_view()),
+    }
+    pq.write_table(pa.table({"label": ["a", "b"] * 200, "z": cells[kind]}), tmp_path / "t.parquet")
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "100KiB")
+    with pytest.raises(DataError, match="column z would take"):
+        opened(tmp_path / "t.parquet", Columns())
+
+
+def test_a_header_of_many_columns_is_refused_before_they_have_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text("x,label" + "," * 100_000 + "\n")
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "64MiB")
+    with pytest.raises(DataError, match="would take"):
+        opened(tmp_path / "t.csv", Columns())
+
+
+def test_a_pipe_in_a_folder_of_data_is_not_waited_for(tmp_path: Path) -> None:
+    for name, read in (
+        ("leaf/a.json", lambda path: read_user_data(path.parent)),
+        ("pfllib/train/a.npz", lambda path: read_user_data(path.parents[1])),
+        ("images/0.png", pictures.stored),
+        ("arrays/0.npy", pictures.stored),
+    ):
+        (path := tmp_path / name).parent.mkdir(parents=True)
+        os.mkfifo(path)
+        with pytest.raises(FolderError, match="is a pipe or a device"):
+            read(path)
 
 
 # tables of images, made on Windows

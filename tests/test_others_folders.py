@@ -28,6 +28,7 @@ from equipoise.report import drawing
 from equipoise.runs import pack, status
 from equipoise.system import files, own_code, workers
 from equipoise.system.errors import FolderError, RunError
+from equipoise.system.seals import open_toml
 from run_helpers import cache, config, equipoise, executed
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Windows has no such links, pipes and modes")
@@ -344,3 +345,48 @@ def test_every_python_is_started_by_the_same_function() -> None:
         if isinstance(node, ast.List) and any(ast.unparse(x) == "sys.executable" for x in node.elts)
     }
     assert starting == {"system/workers.py"}
+
+
+def test_a_file_of_two_names_is_not_changed_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "metrics.jsonl").hardlink_to(tmp_path / "mine")
+    (tmp_path / ".lock").hardlink_to(tmp_path / "mine")
+    with pytest.raises(FolderError, match="is also another file"):
+        files.append(tmp_path / "metrics.jsonl", "theirs")
+    with pytest.raises(FolderError, match="is also another file"), files.claimed(tmp_path):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_file_larger_than_the_free_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(1 << 25)
+    assert len(files.read_regular(tmp_path / "model.safetensors")) == 1 << 25
+    monkeypatch.setenv("EQUIPOISE_MEMORY", "30MiB")
+    with pytest.raises(FolderError, match="33,554,432 bytes, and 31,457,280 of the memory are free"):
+        files.read_regular(tmp_path / "model.safetensors")
+
+
+def test_keys_of_many_parts_are_refused_before_they_are_read() -> None:
+    for text in ("a" + ".a" * 1100 + " = 1", "[a" + ' . "a"' * 1100 + "]"):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            open_toml(text)
+    assert open_toml("a" + ".a" * 90 + " = 1")
+    assert open_toml(f"a = {[0.5] * 2000}")
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_figures_take_no_settings_from_the_current_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import matplotlib
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matplotlibrc").write_text("text.usetex: true\n") if kind == "file" else os.mkfifo("matplotlibrc")
+    with matplotlib.rc_context({"text.usetex": True}):  # as matplotlib would have read it
+        if kind == "pipe":
+            with pytest.raises(FolderError, match="is a pipe or a device"):
+                drawing.panels(1, height=1)
+            return
+        _, (axes,) = drawing.panels(1, height=1)
+        assert not axes.set_title("a").get_usetex()

@@ -239,6 +239,7 @@ def test_what_is_no_pack_is_refused(packed: Path, project: Path, equipoise: Any)
     about = open_json(files[ABOUT].decode())
     zipped(Path("newer.zip"), files | {ABOUT: sealed_json({**about, "format": 2}).encode()})
     zipped(Path("odd.zip"), files | {ABOUT: sealed_json({"format": 1, "files": 3}).encode()}, listed=False)
+    zipped(Path("twice.zip"), files | {ABOUT: sealed_json({**about, "runs": about["runs"] * 2}).encode()})
     zipped(Path("edited.zip"), files | {ABOUT: files[ABOUT].replace(b"Prox", b"Frox")}, listed=False)
     for name, expected in (
         ("none.zip", "does not exist"),
@@ -249,6 +250,7 @@ def test_what_is_no_pack_is_refused(packed: Path, project: Path, equipoise: Any)
         ("other.zip", "has no pack.json, so it was not made by equipoise pack"),
         ("newer.zip", "has the format 2, and this version of Equipoise reads 1"),
         ("odd.zip", "pack.json is not what equipoise pack writes"),
+        ("twice.zip", "pack.json is not what equipoise pack writes"),
         ("edited.zip", "its content is not what was written"),
     ):
         found = equipoise("verify", name)

@@ -180,7 +180,8 @@ def init(
         _show_rows(table, content[0], content[1])
         return
     schema = [] if table is None else [*_columns(table), ""]
-    write_atomically(output, _text(_beside(data, output), options, lines, regression) + "\n".join(schema))
+    written = _text(_beside(data, output), options, lines, regression) + "\n".join(schema)
+    write_atomically(output, written.replace("\x7f", r"\u007f"))  # which JSON may have, and TOML not
     named = (_beside(data, output), options.get("task"))
     names = trust.named([own_code.whole(str(each or ""), output.parent) for each in named])
     trust.enter(trust.settings_file(output, names))

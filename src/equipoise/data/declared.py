@@ -118,7 +118,7 @@ def _declared(file: IO[bytes]) -> int:
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
-    return math.prod(shape) * dtype.itemsize
+    return math.prod(shape) * (dtype.itemsize or ROW)
 
 
 def lines(file: TextIO, path: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from equipoise.data.contents import DataError
 from equipoise.data.declared import check_pixels, opened
 from equipoise.data.decoding import ahead, bar, colours, dated, kept, levels, resized
 from equipoise.system import hashes
+from equipoise.system.files import ANYWHERE, open_regular
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -92,7 +93,7 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
     if isinstance(source, Path) and source.suffix.lower() == ".npy":
         return _array(source, skim)
     if isinstance(source, Path):  # opened here: in a memory map Pillow would turn a TIFF file wrongly
-        with source.open("rb") as file:
+        with open_regular(source, ANYWHERE) as file:
             return stored(file, skim=skim)
     if is_dicom(source):
         numbers, padding, inverted = dicom_pixels(source)
@@ -140,6 +141,7 @@ def _turn(image: ImageFile) -> None:
 
 
 def _array(path: Path, skim: bool) -> Stored:
+    open_regular(path, ANYWHERE).close()  # which waits for no pipe
     numbers: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory yet
     check_pixels(*numbers.shape)
     if numbers.dtype.kind not in "buif" or numbers.ndim not in (2, 3) or 0 in numbers.shape:

@@ -29,6 +29,7 @@ from equipoise.report.grid import Cell, Grid, Section
 from equipoise.report.html import svg, template
 from equipoise.report.statistics import Comparison, gaps_of
 from equipoise.system.files import write_atomically
+from equipoise.system.grouping import grouped
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import some
 
@@ -139,7 +140,10 @@ class Audit:
         sites = (
             {"": np.arange(len(data))}
             if data.sites is None
-            else {str(name): np.flatnonzero(data.sites == name) for name in np.unique(data.sites)}
+            else {
+                name: np.array(rows)
+                for name, rows in sorted(grouped(zip(data.sites, range(len(data.sites)), strict=True)).items())
+            }
         )
         about, scores = data.positive, data.scores
         if about is not None and scores is not None and about.number == 0 and len(data.classes) == 2:

@@ -17,7 +17,7 @@ from equipoise.metrics.measures import Measure
 from equipoise.metrics.statistics import half_interval
 from equipoise.report.formatting import FAILED, lines
 from equipoise.report.statistics import Comparison, Run
-from equipoise.system.files import write_atomically
+from equipoise.system.files import open_regular, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 
 Style = dict[str, Any]  # how something is drawn: keyword arguments of Matplotlib
+RC = Path("matplotlibrc")  # settings of matplotlib
 WIDTH: Final = 3.4  # inches: one column of a two-column paper
 FULL: Final = 46  # characters of a name that fit this width
 SHORT: Final = 22  # characters of a name beside an axis
@@ -139,6 +140,11 @@ def panels(
     n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool | None = None
 ) -> tuple[Figure, list[Axes]]:
     """A figure of one column's width with panels of `height` inches; those side by side have one scale unless told otherwise."""
+    if RC.exists():  # in the current folder, which others may have made: it can have text written by programs
+        open_regular(RC).close()
+        import matplotlib
+
+        matplotlib.rcdefaults()
     from matplotlib.figure import Figure
 
     rows = -(-n // columns)

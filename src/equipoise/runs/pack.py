@@ -357,7 +357,11 @@ def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
             raise PackError(
                 f"{path} has the format {about['format']!r}, and this version of Equipoise reads {FORMAT}. Use the version that its {CONSTRAINTS} names."
             )
-        valid = all(isinstance(x["sha256"], str) and isinstance(x["bytes"], int) for x in about["files"].values())
+        valid = all(isinstance(run["path"], str) for run in about["runs"])
+        valid = valid and all(
+            isinstance(x["sha256"], str) and isinstance(x["bytes"], int) for x in about["files"].values()
+        )
+        valid = valid and len({run["path"] for run in about["runs"]}) == len(about["runs"])
         valid = valid and all(
             f"{run['path']}/{METRICS}" in about["files"] and isinstance(run["again"], bool) for run in about["runs"]
         )

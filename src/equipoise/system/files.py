@@ -16,6 +16,7 @@ from typing import BinaryIO
 from equipoise.system.errors import FolderError, RunError
 
 PART = ".part"  # ends the name of a file that is being written
+LITTLE = 1 << 24  # bytes that always fit into memory
 MOST, LARGE = 1 << 31, 1 << 40  # bytes of a text, and of tensors, that others may have made
 ANYWHERE = Path("/")  # the folder of a file that the user names, or whose content is checked: links may lead to it
 STRAIGHT = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # no link is followed, no pipe is waited for
@@ -113,8 +114,15 @@ def read_regular(path: Path, folder: Path | None = None, most: int = MOST) -> by
     OSError, FolderError : see :func:`open_regular`; or it is larger.
     """
     with open_regular(path, folder) as file:
-        if os.fstat(file.fileno()).st_size > most:
+        if (size := os.fstat(file.fileno()).st_size) > most:
             raise FolderError(f"{path} has more than {most:,} bytes, and Equipoise writes none so large. Get it again.")
+        if size > LITTLE:
+            import torch  # here, because it takes a second
+
+            from equipoise.system import memory
+
+            if size > (free := memory.free(torch.device("cpu")) or size):
+                raise FolderError(f"{path} has {size:,} bytes, and {free:,} of the memory are free. It is damaged.")
         return file.read()
 
 
@@ -122,6 +130,7 @@ def append(path: Path, text: str, *, private: bool = False) -> None:
     """Add a text to the end of a file, which is made if missing; it is on the disk when this returns."""
     mode = PRIVATE if private else 0o666
     with open(path, "ab", opener=lambda name, flags: os.open(name, flags | STRAIGHT, mode)) as file:
+        _require_alone(path)
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
@@ -171,6 +180,8 @@ def locked(path: Path, *, wait: bool = False, private: bool = False) -> Iterator
     """
     from filelock import FileLock, Timeout  # here, because it brings asyncio and sqlite3, a tenth of a second
 
+    if path.exists():
+        _require_alone(path)
     lock = FileLock(path, mode=PRIVATE) if private else FileLock(path)
     try:
         lock.acquire(timeout=-1 if wait else MOMENT, poll_interval=0.1)
@@ -215,6 +226,12 @@ def holder(path: Path) -> str | None:
     except OSError:  # no such file, or a file system without locks
         return None
     return None
+
+
+def _require_alone(path: Path) -> None:
+    """Require that a file that is changed where it lies has no other name, in a folder that others have not made."""
+    if path.stat().st_nlink > 1 and not path.is_dir():
+        raise FolderError(f"{path} is also another file (a hard link), which would change with it. Put a copy there.")
 
 
 def _holder(path: Path) -> str:

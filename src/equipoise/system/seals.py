@@ -18,6 +18,9 @@ DEEPEST = 100  # levels of lists and tables in each other
 NESTING = frozenset({dict, list})
 Kind = TypeVar("Kind")
 _LONG = re.compile(r"[=:,\[\s-]\d[\da-fA-F_xob]{300}")  # a number that no float can hold
+_DOTTED = re.compile(
+    r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+)++"""
+)  # tomllib takes time with the square of a key's parts
 _JSON = re.compile(r'\{\n "seal": "([0-9a-f]{64})",')
 _TEXT = re.compile(r"# sha256 of all that follows, so that a change is found: ([0-9a-f]{64})\n")
 
@@ -89,6 +92,8 @@ def open_toml(text: str) -> dict[str, Any]:
     match = _TEXT.match(text)
     if text.startswith("# sha256") and (match is None or _digest(text[match.end() :]) != match[1]):
         raise ValueError(CHANGED)
+    if any(key[0].count(".") > 10 * DEEPEST for key in _DOTTED.finditer(text)):
+        raise ValueError(DEEP)
     content: dict[str, Any] = _read(text, tomllib.loads)
     return content
 

@@ -1,10 +1,13 @@
 """Arrays x and y: of an ``.npz`` file, of files of PFLlib, MATLAB or LEAF, or of a function."""
 
+import contextlib
 import json
 import math
 import re
 import shlex
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +20,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import JSON, check_bytes, check_npz
+from equipoise.data.declared import JSON, LOOK, check_bytes, check_npz
 from equipoise.data.precision import counting, finite, lost, single
 from equipoise.data.samples import Lazy
 from equipoise.data.tables.columns import (
@@ -32,8 +35,9 @@ from equipoise.data.tables.columns import (
     together,
 )
 from equipoise.data.tables.roles import groups_of, named_columns, read_roles
-from equipoise.data.tables.words import EXACT, NUMBER, Origin
+from equipoise.data.tables.words import EXACT, Origin
 from equipoise.system import own_code
+from equipoise.system.files import ANYWHERE, open_regular
 
 # Of inputs and labels.
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))
@@ -47,6 +51,7 @@ EXPECTED = (
 PARTS = ("train", "test")  # folders of PFLlib
 # of a number of MATLAB; 8 of all others
 BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
+PACKED = 15  # a variable of MATLAB
 MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with and without a text before
 KEYS = ("users", "num_samples", "user_data", "hierarchies")
 BEGIN = re.compile(rb'\s*\{\s*"(?:' + "|".join(KEYS).encode() + rb')"')
@@ -76,7 +81,7 @@ def npz(path: Path, columns: Columns) -> UserData:
 
 def opened(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an NPZ file, which fit into memory and hold no Python objects."""
-    with path.open("rb") as file:
+    with open_regular(path, ANYWHERE) as file:
         if file.read(2) != b"PK":  # of a zip file
             raise DataError(f"{path} cannot be read: it is no NPZ file. Write it with np.savez(...).")
     try:
@@ -111,7 +116,11 @@ def joined(path: Path, arrays: Arrays) -> Arrays:
             f"{path}: samples of all parts must be of one type and shape; found {' and '.join(sorted(kinds))}."
         )
     used = {name for pair in parts.values() for name in pair}
-    made = {"x": np.concatenate(x), "y": np.concatenate(y), "split": np.repeat([*parts], [*map(len, y)])}
+    made = {
+        "x": np.concatenate(x),
+        "y": np.concatenate([*map(_words, y)]),
+        "split": np.repeat(np.array([*parts], object), [*map(len, y)]),
+    }
     return made | {name: array for name, array in arrays.items() if name not in used | made.keys()}
 
 
@@ -181,8 +190,16 @@ def of_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
     splits, names, samples, labels = zip(*parts, strict=True) if parts else ((), (), (), ())
     sizes = [*map(len, labels)]
     arrays = {"x": np.concatenate([x for x in samples if len(x)] or [np.empty((0, 1))])}
-    arrays |= {"y": np.concatenate(labels or [np.empty(0)]), "client": np.repeat(names, sizes)}
-    return arrays | ({"split": np.repeat(splits, sizes)} if any(splits) else {})
+    arrays |= {
+        "y": np.concatenate([*map(_words, labels)] or [np.empty(0)]),
+        "client": np.repeat(np.array(names, object), sizes),
+    }
+    return arrays | ({"split": np.repeat(np.array(splits, object), sizes)} if any(splits) else {})
+
+
+def _words(cells: NDArray[Any]) -> NDArray[Any]:
+    """Cells of which none has the length of the longest, if they are text."""
+    return cells.astype(object) if cells.dtype.kind in "US" else cells
 
 
 def named(path: Path | str, names: Sequence[str], columns: Columns) -> dict[str, str]:
@@ -386,6 +403,7 @@ def matlab(path: Path, columns: Columns) -> UserData:
         )
     from scipy.io import loadmat, whosmat
 
+    _check_unpacked(path)
     try:
         variables = {name: (shape, kind) for name, shape, kind in whosmat(path)}
         used = named(path, [*variables], columns)
@@ -420,6 +438,22 @@ def matlab(path: Path, columns: Columns) -> UserData:
     return replace(own, notes=(*own.notes, *notes))
 
 
+def _check_unpacked(path: Path) -> None:
+    """Require that each variable of a MATLAB file, whose cells may hold any number of others, fits into memory."""
+    with path.open("rb") as file:
+        order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])  # none before version 5, which packs nothing
+        while order and len(tag := file.read(8)) == 8:
+            kind, length = struct.unpack(f"{order}2I", tag)
+            begin, size, unpacking = file.tell(), 0, zlib.decompressobj()
+            while kind == PACKED and (piece := unpacking.unconsumed_tail or file.read(min(LOOK, length))):
+                with contextlib.suppress(zlib.error):  # of a damaged file, which its reader finds
+                    size += len(unpacking.decompress(piece, LOOK))
+                check_bytes(path, size)
+                if file.tell() >= begin + length and not unpacking.unconsumed_tail:
+                    break
+            file.seek(begin + length)
+
+
 def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
     """A variable of numbers, or of words as cells or as rows of characters."""
     kind = variable.dtype.kind if isinstance(variable, np.ndarray) else ""
@@ -428,7 +462,7 @@ def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
     cells = variable.reshape(-1) if kind == "O" else ()
     words = [cell.reshape(-1).tolist() for cell in cells if isinstance(cell, np.ndarray)]
     if words and len(words) == variable.size and all(len(word) == 1 for word in words):
-        return np.array([str(word[0]) for word in words])
+        return np.array([str(word[0]) for word in words], object)
     if not kind or kind not in "biuf":
         raise DataError(
             f"{path}: {name} is neither an array of numbers nor cells with words. In MATLAB, {name} = full({name}) makes one of a "
@@ -439,7 +473,7 @@ def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
 
 def _is_leaf(path: Path) -> bool:
     """Whether a file is one of LEAF, by how it begins."""
-    with path.open("rb") as file:
+    with open_regular(path, ANYWHERE) as file:
         return BEGIN.match(file.read(LOOKED_AT)) is not None
 
 
@@ -505,7 +539,7 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
         if isinstance(samples, str):
             problems.append(f"{file.name}, user {user}: {samples}.")
         else:
-            yield user, samples, np.array([str(int(k)) if isinstance(k, bool) else str(k) for k in y])
+            yield user, samples, np.array([str(int(k)) if isinstance(k, bool) else str(k) for k in y], object)
 
 
 def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:
@@ -534,15 +568,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _numbers(x: Sequence[Any]) -> NDArray[Any] | str | None:
     """Samples [n, ...]; the first text among them; None of what is neither."""
-    first: Any = x
-    while isinstance(first, list) and first:
-        first = first[0]
-    if isinstance(first, str):
-        return first
+    waiting: list[Any] = [x]
+    while waiting:  # before an array gives each number the length of the longest text
+        if isinstance(first := waiting.pop(), str):
+            return first
+        waiting += first[::-1] if isinstance(first, list) else ()
     try:
         made = np.array(x)
     except ValueError:  # of different lengths
         return None
-    if made.dtype.kind == "U":
-        return next((str(word) for word in made.flat if not NUMBER.fullmatch(word)), str(made.flat[0]))
     return (made[:, None] if made.ndim == 1 else made) if made.dtype.kind in "biuf" else None

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_bytes, lines
+from equipoise.data.declared import ROW, check_bytes, lines
 from equipoise.data.tables.cells import Raw, Words
 from equipoise.data.tables.columns import Columns, listed, option
 from equipoise.data.tables.schema import EXPONENT
@@ -358,9 +358,10 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     repeats = list[str]()
     comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
     kept, head, row, codes, rounds = array("q"), list[list[str]](), header, set[int](), set[int]()
-    names, at = _names(path, header), skipped[-1] if header else 0
-    n = len(names)
+    n, at = len(header), skipped[-1] if header else 0
     most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
+    check_bytes(path, n * (ROW + 8 * most))
+    names = _names(path, header)
     for k, (line, row) in records:
         size = len(kept)
         if row == header and n > 1:

@@ -144,10 +144,10 @@ def read(
             problems.append(
                 f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
             )
-    sites = np.array(words(str(used["site"]), "site")) if used["site"] is not None else None
+    sites = np.array(words(str(used["site"]), "site"), object) if used["site"] is not None else None
     person = None
     if used["subject"] is not None:
-        _, codes_of_people = np.unique(words(str(used["subject"]), "subject"), return_inverse=True)
+        _, codes_of_people = np.unique(np.array(words(str(used["subject"]), "subject"), object), return_inverse=True)
         person = codes_of_people if len({*codes_of_people.tolist()}) < n else None
     label = str(used["label"])
     truth = words(label, "label") if not columns.regression else ()

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.declared import check_bytes, check_zip
+from equipoise.data.declared import ROW, check_bytes, check_zip
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BLOCK = 1 << 20  # rows that are looked at together
+LAST = 1 << 20  # row of a sheet
+FEW = 64  # rows between two looks at the memory
 GROWTH = 4  # times the size of its text that a sheet takes in memory, about
 EMPTY = (None, "")
 UNSTORED = re.compile(
@@ -165,8 +167,14 @@ def parquet(path: Path) -> Frame:
 
 def _check_repeated(path: Path, pq: Any) -> None:
     """Require that text fits into memory where a Parquet file has each word once, and how often it occurs."""
+    plain = import_module("pyarrow.types").is_primitive
     with pq.ParquetFile(path) as file:
         fields = [field.name for field in file.schema_arrow if str(field.type).endswith(("string", "binary"))]
+        for name in (field.name for field in file.schema_arrow if field.name not in fields and not plain(field.type)):
+            size = 0
+            for batch in file.iter_batches(FEW, columns=[name]):
+                size += batch.nbytes
+                check_bytes(f"{path}, column {name}", size)
     with pq.ParquetFile(path, read_dictionary=fields) as file:
         sizes, lengths_of = dict.fromkeys(fields, 0), import_module("pyarrow.compute").binary_length
         for name in fields:
@@ -189,7 +197,7 @@ def excel(path: Path) -> Frame:
             parts = [part for part in file.namelist() if part.startswith("xl/worksheets/sheet")]
             unstored = any(UNSTORED.search(file.read(part)) for part in parts)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        sheets = {sheet.title: _rows(sheet) for sheet in book.worksheets}
+        sheets = {sheet.title: _rows(path, sheet) for sheet in book.worksheets}
         book.close()
     except DataError:
         raise
@@ -214,13 +222,20 @@ def excel(path: Path) -> Frame:
     return replace(Frame.of(cells.loc[:, ~np.array(nothing)], str(path)), at=places.__getitem__)
 
 
-def _rows(sheet: Any) -> dict[int, list[Any]]:
+def _rows(path: Path, sheet: Any) -> dict[int, list[Any]]:
     """The rows of a sheet that have any content, by their numbers; nothing of errors such as #N/A."""
     sheet.reset_dimensions()  # which some programs declare too small
-    rows = {
-        k: [None if cell.data_type == "e" else cell.value for cell in row] for k, row in enumerate(sheet.iter_rows(), 1)
-    }
-    return {k: row for k, row in rows.items() if any(cell not in EMPTY for cell in row)}
+    rows, widest = dict[int, list[Any]](), 0
+    for k, row in enumerate(sheet.iter_rows(), 1):
+        if k > LAST:
+            raise DataError(f"{path} has a row below {LAST:,}, and Excel writes none there. Save it again.")
+        cells = [None if cell.data_type == "e" else cell.value for cell in row]
+        if any(cell not in EMPTY for cell in cells):
+            rows[k], wider = cells, len(cells) > widest
+            widest = max(widest, len(cells))
+            if wider or not k % FEW:  # all become as wide as the widest
+                check_bytes(path, len(rows) * (ROW + 8 * widest))
+    return rows
 
 
 def _package(path: Path, name: str, files: str, install: str) -> Any:

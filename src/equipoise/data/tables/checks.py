@@ -14,6 +14,7 @@ from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData, listed, option
 from equipoise.data.tables.schema import CATEGORY, NUMBER
 from equipoise.data.tables.words import EXACT
+from equipoise.system.grouping import grouped
 
 INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
@@ -53,7 +54,7 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
         return f"{source}: the column{'s' * many} {listed(called)} {verbs[many]} {why}: {todo}."
 
     what, part = ("number to predict", "") if own.regression else ("class", ", or some classes from the others,")
-    y = own.targets if own.regression else np.unique(np.array(own.label), return_inverse=True)[1]
+    y = own.targets if own.regression else np.unique(np.array(own.label, object), return_inverse=True)[1]
     people = [] if columns.subject else [k for k in people_in(x, names) if names[k] not in columns.keep]
     if telling := [k for k in (follows if own.regression else tells)(x, y) if k not in people]:
         yield said(
@@ -131,9 +132,8 @@ def _missing_by_class(own: UserData) -> Iterator[str]:
 
 def _by_client(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
     """Notes on columns that are unlike at a client: empty, in another unit, or with categories of its own."""
-    client = np.array(own.client, object)
-    rows = {name: np.flatnonzero(client == name) for name in dict.fromkeys(own.client or ()) if name}
-    rows = {name: where for name, where in rows.items() if len(where) >= LEAST}
+    of_client = grouped(zip(own.client or (), range(len(own)), strict=False))
+    rows = {name: np.array(where) for name, where in of_client.items() if name and len(where) >= LEAST}
     if len(rows) < 2:
         return
     features = own.inputs.schema.features if isinstance(own.inputs, RawTable) else ()

@@ -189,7 +189,7 @@ class UserData:
         """The number of the person of every sample [n]; where it is not known, each sample is of another one."""
         if self.subject is None:
             return np.arange(len(self))
-        return np.unique(np.array(self.subject, str), return_inverse=True)[1].astype(np.int64)
+        return numbered(self.subject, sorted({*self.subject}))
 
     @property
     def clients(self) -> Column:

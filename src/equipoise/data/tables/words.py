@@ -39,6 +39,7 @@ MULTIPLES = ("k", "K", "M", "bn", "Tsd", "Mio", "Mrd")  # of the number before t
 PAIR = re.compile(r"\d{3}\D\d{3}", re.ASCII)  # two codes, or a number of thousands
 UNITS = 3  # of a column, at most
 ORDINALS = ("st", "nd", "rd", "th")
+LONGEST = 1000  # characters of a name that is compared with others, as the time may grow with their square
 LONG = re.compile(r"[+-]?\d{5}", re.ASCII)  # what a sign between thousands would divide
 MISSING_CELLS = "missing"  # a kind of cells
 
@@ -347,7 +348,7 @@ def same_numbers(words: Iterable[str], *, names: bool = False) -> list[list[str]
     """Groups of different words that are one number, 250 and 250.0 or 007 and 7; of ``names`` also 10 and 1E1, and those that look the same."""
     same: dict[object, dict[str, None]] = {}
     for word in words:
-        plain = unicodedata.normalize("NFKC", word) if names else word
+        plain = unicodedata.normalize("NFKC", word) if names and len(word) <= LONGEST else word
         key: object = (
             Decimal(plain) if NUMBER.fullmatch(plain) and (names or not plain.isalnum() or plain.isdigit()) else plain
         )
