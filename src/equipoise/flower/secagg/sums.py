@@ -80,14 +80,14 @@ class SumRequest(NamedTuple):
                 and isinstance(keys := fields.get("keys"), dict)
                 and sites == sorted({*map(str, sites)} & keys.keys())
                 and sizes.keys() == keys.keys()
-                and {*map(type, keys.values())} == {str}
+                and len({key for key in keys.values() if isinstance(key, str)}) == len(keys)
                 and {*map(type, (number, t, *sizes.values()))} == {int}
                 and all(1 <= n < 2**53 for n in sizes.values())
             ):
                 hashed = transcript({**fields, "experiment": dict(experiment)})
                 return SumRequest(number, t, training, tuple(sites), sizes, keys, hashed)
         raise MaskError(
-            "A masked sum needs its number, round and training, the samples and public keys of all sites, and at least two sites, sorted."
+            "A masked sum needs its number, round and training, the samples and different public keys of all sites, and at least two sites, sorted."
         )
 
 
@@ -158,12 +158,14 @@ def check_least(n: int, least: int, site: str) -> None:
 
 
 def check_round(memory: SiteMemory, t: int, training: str, sites: tuple[str, ...] | None, site: str) -> None:
-    """Require that a round follows those that were unmasked, or is the last of them: the same training and, if given, sites.
+    """Require that a round follows those of sums, or is the last of them; if it was unmasked, with the same training and, if given, sites.
 
     Raises
     ------
     MaskError : it is not.
     """
+    if memory.asked is not None and t < memory.asked.round:  # its sums are forgotten
+        raise MaskError(f"{site} took part in a sum of round {memory.asked.round}, and now in none of round {t}.")
     last = memory.opened
     if last is None or t > last.round or ((t, training) == last[:2] and sites in (None, last.sites)):
         return
@@ -233,7 +235,7 @@ def masked_vector(
         number=request.number,
         asked=UnmaskedSum(request.round, request.training, request.sites),
         sets=[*(before for before in sets if before != list(request.sites)), list(request.sites)],
-        models={**memory.models, noted["model"]: request.round},
+        models={**memory.models, noted["model"]: request.round, request.training: request.round},
         receipts=[*(memory.receipts[:1] if memory.opened else ()), noted["receipt"]],
     )
     return memory, MaskedVector(y, hidden, {name: sha256(share) for name, share in shares.items()})
