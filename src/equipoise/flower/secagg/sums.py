@@ -164,14 +164,13 @@ def check_round(memory: SiteMemory, t: int, training: str, sites: tuple[str, ...
     ------
     MaskError : it is not.
     """
-    if memory.asked is not None and t < memory.asked.round:  # its sums are forgotten
-        raise MaskError(f"{site} took part in a sum of round {memory.asked.round}, and now in none of round {t}.")
-    last = memory.opened
-    if last is None or t > last.round or ((t, training) == last[:2] and sites in (None, last.sites)):
-        return
-    raise MaskError(
-        f"{site} unmasked round {last.round} over {', '.join(last.sites)}: another sum of round {t} could reveal one site. Resume with these."
-    )
+    last, asked = memory.opened, memory.asked
+    if last is not None and t <= last.round and ((t, training) != last[:2] or sites not in (None, last.sites)):
+        raise MaskError(
+            f"{site} unmasked round {last.round} over {', '.join(last.sites)}: another sum of round {t} could reveal one site. Resume with these."
+        )
+    if asked is not None and t < asked.round:  # its sums are forgotten
+        raise MaskError(f"{site} took part in a sum of round {asked.round}, and now in none of round {t}.")
 
 
 def check_receipt(memory: SiteMemory, receipt: Sequence[Any], site: str) -> None:
