@@ -380,6 +380,14 @@ def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
     assert sites.shares_of(two, "ward-a", {"ward-c": hidden, "ward-b": 3}) == {}  # type: ignore[dict-item]
 
 
+def test_a_site_does_not_read_the_shares_of_its_own_seed_for_others(sites: Met) -> None:
+    """Both of a pair encrypt by the same key: all of them would be its whole seed."""
+    asked = sites.ask(1)
+    sites.send(asked, contents())
+    own = sites.sent[asked.transcript, "ward-b"].shares
+    assert [*sites.shares_of(asked, "ward-b", own)] == ["ward-b"]
+
+
 @in_one("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
 def test_shares_of_any_form_are_no_seed(shares: list[bytes]) -> None:
     assert len(sums.seed_of(shares)) == sums.SEED
