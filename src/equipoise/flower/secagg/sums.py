@@ -221,15 +221,13 @@ def masked_vector(
         raise MaskError(f"The training of {site} gave numbers that no sum holds.")
     y = (x * 2.0 ** fractional_bits(len(request.sites))).round().long()
     memory = replace(memory, told=request.transcript, used=noted["used"])
-    pairs = {name: pair_keys(memory.key, request.keys[name], bound(memory)) for name in request.sites}
+    pairs = {name: pair_keys(memory.key, request.keys[name], bound(memory))[0] for name in request.sites}
     for name in {*pairs} - {site}:
-        y.add_(keystream(pairs[name][0], len(y)), alpha=1 if name < site else -1)
+        y.add_(keystream(pairs[name], len(y)), alpha=1 if name < site else -1)
     seed, n = secrets.token_bytes(SEED), len(pairs)
     y += keystream(seed, len(y))
     shares = dict(zip(pairs, create_shares(seed, threshold(n), n), strict=True))
-    hidden = {
-        name: encrypt(lock, sha256(site.encode()).encode() + shares[name]).decode() for name, (_, lock) in pairs.items()
-    }
+    hidden = {name: encrypt(_lock(memory, name, site), shares[name]).decode() for name in pairs}
     sets = _sets(memory, request.round)
     memory = replace(
         memory,
@@ -245,6 +243,11 @@ def masked_vector(
 def bound(memory: SiteMemory) -> str:
     """What the masks of the last sum depend on: its transcript, and what the site trained by."""
     return transcript({"sum": memory.told, "used": memory.used})
+
+
+def _lock(memory: SiteMemory, other: str, maker: str) -> bytes:
+    """The key of shares between this site and another: one of two, so that no site can be given its own to read."""
+    return pair_keys(memory.key, memory.keys[other], bound(memory) + maker)[1]
 
 
 def threshold(n: int) -> int:
@@ -271,9 +274,7 @@ def shares_of(
     shares = {}
     for name, text in hidden.items():
         with suppress(InvalidToken, AttributeError, TypeError, ValueError):  # it was made for another site or sum
-            share = decrypt(pair_keys(memory.key, memory.keys[name], bound(memory))[1], text.encode())
-            maker = sha256(name.encode()).encode()  # else it could be given its own shares to read
-            shares |= {name: share.removeprefix(maker)} if share.startswith(maker) else {}
+            shares[name] = decrypt(_lock(memory, name, name), text.encode())
     return replace(memory, opened=memory.asked, receipts=memory.receipts[-1:]), shares
 
 
