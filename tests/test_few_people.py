@@ -190,8 +190,14 @@ def test_no_two_draws_of_a_site_are_few_people_apart(tmp_path: Path) -> None:
         held_out(tmp_path, 0.5, 0)
 
 
-def test_rows_that_are_people_may_be_few_if_nothing_is_told_of_them(tmp_path: Path) -> None:
-    for seed in range(3):
-        held_out(tmp_path, 0.05, seed, people=False)
+def test_what_is_held_out_may_be_few_if_it_always_is(tmp_path: Path) -> None:
+    """Nothing is told of these rows, but models of all others and of all tell of them."""
+    for _ in range(2):
+        held_out(tmp_path / "one", 0.05, 0, people=False)
+    for validation, seed in ((0.05, 1), (0.0, 0)):
+        with pytest.raises(SiteError, match="would tell of fewer"):
+            held_out(tmp_path / "one", validation, seed, people=False)
     with pytest.raises(SiteError, match="would tell of fewer"):
-        [held_out(tmp_path, 0.3, seed, people=False) for seed in range(5)]
+        [held_out(tmp_path / "two", 0.3, seed, people=False) for seed in range(5)]
+    with pytest.raises(SiteError, match="would tell of fewer"):
+        held_out(tmp_path / "three", 0.98, 0, people=False)  # one that trains on few people

@@ -715,6 +715,30 @@ def test_steps_of_all_rounds_alone_are_asked_for_at_once(tmp_path: Path) -> None
         fed.standalone(10**15)
 
 
+@pytest.mark.parametrize("kind", ["evaluate", "query.finish", "train"])
+def test_steps_that_a_rule_adds_count_too(kind: str, tmp_path: Path) -> None:
+    """Training before a prediction, or before a round: no message asks for more steps than the site allows."""
+    form = "every_round" if kind == "train" else "last"
+    site = open_site(
+        "here",
+        Task(network(), samples(20, 1), samples(20, 2)),
+        description(
+            eq.parse(f"fedavg+finetune(form={form}, steps=1000)"),
+            eq.SGD(0.05),
+            AppSettings().settings,
+            ("accuracy",),
+            "run",
+        ),
+        Store(tmp_path),
+        node_config={"max-steps": 999},
+    )
+    fields = {"client": 0, "t": 1, "rounds": 2, "receipt": [-1, "0" * 64], "model": {}, "saved": [], "measures": []}
+    values = site.trial.setup.initial
+    tensors = {"model/values": values, "initial": values, "messages/1/x": torch.zeros(1)}
+    with pytest.raises(SiteError, match=r"asks for 1,00\d gradient steps"):
+        site.answer(kind, Parcel({**fields, "own": True, "deploys": True}, tensors))
+
+
 def test_a_late_site_is_left_out(tmp_path: Path) -> None:
     machines = Machines(tmp_path, deadline=0.05)
 
@@ -1578,7 +1602,7 @@ def test_a_run_of_numbers_between_sites_reads_its_own_record(
     assert (machines.run / "report.html").exists()
     states = machines.directory / "states"
     assert len([*states.glob("*/*/model.safetensors")]) == 3
-    take(states, tmp_path / "bundle", run=f"{next(states.iterdir()).name}/north")
+    take(states, tmp_path / "bundle", run=f"{next(states.glob('*/')).name}/north")
     predicted = eq.load(tmp_path / "bundle").predict(
         torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).numpy()
     )

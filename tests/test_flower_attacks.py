@@ -571,6 +571,24 @@ def test_a_damaged_update_is_made_again(tmp_path: Path) -> None:
     assert lab.fed.records[-1]["ids"] == [0, 1, 2, 3]
 
 
+def test_noise_is_not_drawn_again_by_a_site_that_does_not_unmask(tmp_path: Path) -> None:
+    """The others do, time after time, a sum of the same sites in which its noise would be new."""
+    lab, sent = Lab(tmp_path, "dp(clip=1, noise=1)"), list[Parcel]()
+
+    def lie(kind: str, site: str, p: Parcel) -> Parcel:
+        if kind == "train.masked":
+            sent.append(p)
+        return replace(p, fields={**p.fields, "told": ""}) if (kind, site) == ("query.unmask", "d") else p
+
+    lab.lie = lie
+    assert lab.fit() == ""
+    fields = {key: x for key, x in sent[0].fields.items() if key != "experiment"}
+    values = sent[0].tensors["model/values"]
+    assert isinstance(lab.ask("train.masked", "d", {**fields, "saved": [7]}, model__values=values), Parcel)
+    again = str(lab.ask("train.masked", "d", fields, model__values=values))
+    assert again == "refuses: d took part in a sum of round 0, and no longer has its update"
+
+
 @pytest.mark.parametrize(("name", "text"), others_slow([
     ("questions.json", "[]"), ("questions.json", '{"round": "1"}'), ("questions.json", "[" * 9999), ("masks.json", "[" * 9999),
     ("masks.json", '{"key": "ab", "asked": null, "opened": null}'), ("masks.json", '{"models": null, "asked": null, "opened": null}'),

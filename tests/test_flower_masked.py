@@ -323,6 +323,19 @@ def test_two_sums_of_a_round_that_could_both_be_unmasked_are_refused(
         sites.masked(sites.ask(4, t=1, names=sites.names[:m]), sites.names[0], rows[sites.names[0]])
 
 
+def test_a_site_does_not_go_back_to_an_earlier_round(tmp_path: Path) -> None:
+    """Its memory of the sums of that round is gone: six unmask one over nine, and the other three would unmask their own."""
+    sites = Met(tmp_path, tuple("abcdefghi"))
+    rows, three = contents(names=sites.names), tuple("ghi")
+    asked = sites.ask(1)
+    sites.send(asked, rows)
+    sites.unmask(asked, by=sites.names[:6])
+    few = {name: rows[name] for name in three}
+    sites.send(sites.ask(2, t=1, names=three), few)
+    with pytest.raises(MaskError, match="g took part in a sum of round 1, and now in none of round 0"):
+        sites.send(sites.ask(3, names=three), few)
+
+
 def test_two_sums_that_differ_by_a_site_take_more_sites_than_there_are(tmp_path: Path) -> None:
     """The server lets three of four sites unmask a sum without the fourth, and wants one of the fourth and two others."""
     assert all(sums.threshold(n) + sums.threshold(n - 1) > n for n in range(3, 200))
@@ -365,6 +378,14 @@ def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
     with pytest.raises(MaskError, match="ward-a unmasks only its last sum"):
         sites.shares_of(one, "ward-a", {"ward-c": hidden})
     assert sites.shares_of(two, "ward-a", {"ward-c": hidden, "ward-b": 3}) == {}  # type: ignore[dict-item]
+
+
+def test_a_site_does_not_read_the_shares_of_its_own_seed_for_others(sites: Met) -> None:
+    """Both of a pair encrypt by the same key: all of them would be its whole seed."""
+    asked = sites.ask(1)
+    sites.send(asked, contents())
+    own = sites.sent[asked.transcript, "ward-b"].shares
+    assert [*sites.shares_of(asked, "ward-b", own)] == ["ward-b"]
 
 
 @in_one("shares", [[b""], [b"x"], [bytes(20), b""], [bytes(20)] * 4, [bytes(52), bytes(4), bytes(7)]])
@@ -835,7 +856,7 @@ def test_noise_is_not_drawn_again_after_another_round_was_trained(tmp_path: Path
     wire.cut = lambda kind, site, n: "down" if kind == "query.unmask" and n > 0 else ""
     with pytest.raises(eq.QuorumError):
         fed.fit(2, progress=False)
-    with pytest.raises(eq.QuorumError, match="has unmasked round 0, and no longer has its update"):
+    with pytest.raises(eq.QuorumError, match="took part in a sum of round 1, and now in none of round 0"):
         masked("dp", states=tmp_path).fit(2, progress=False)
 
 
@@ -1174,6 +1195,20 @@ def test_all_but_one_that_collude_know_the_last(sites: Met) -> None:
     assert near(total - rows["ward-a"] - rows["ward-b"], {"ward-c": rows["ward-c"]})
 
 
+def test_half_of_the_sites_and_a_server_that_lies_may_know_another(tmp_path: Path) -> None:
+    """They unmask a sum of a round with a, which the others believe to have dropped out, and one without a."""
+    sites = Met(tmp_path, tuple("abcdef"))
+    rows, (every, fewer) = contents(names=sites.names), (sites.ask(1), sites.ask(2, names=tuple("bcdef")))
+    first = sites.send(every, rows)
+    theirs = {name: memory_file.read_memory(sites.paths[name]) for name in "def"}  # who keep what others forget
+    second = sites.send(fewer, {name: rows[name] for name in fewer.sites})
+    hidden = {name: {n: sites.sent[every.transcript, n].shares[name] for n in every.sites} for name in "adef"}
+    shares = [sums.shares_of(theirs[name], every.transcript, name, hidden[name])[1] for name in "def"]
+    shares.append(sites.shares_of(every, "a", hidden["a"]))
+    seeds = {name: sums.seed_of([given[name] for given in shares]) for name in every.sites}
+    assert near(sums.total(first, seeds) - sums.total(second, sites.unmask(fewer)), {"a": rows["a"]})
+
+
 def test_a_lie_within_the_range_is_in_the_sum(sites: Met) -> None:
     asked, rows = sites.ask(1), {**contents(), "ward-b": torch.full((50,), 1e6).double()}
     assert near(sums.total(sites.send(asked, rows), sites.unmask(asked)), rows)
@@ -1264,6 +1299,23 @@ def test_a_site_that_says_what_cannot_be_keeps_nobody_from_a_sum(wrong: dict[str
     assert [*left_out(fed, 0), *left_out(fed, 1)] == ["client-3", "client-3"]
     simulate(simulated, 2, {0: [3], 1: [3]})
     assert distance(simulated, fed) < 1e-11
+
+
+def test_a_site_with_the_key_of_another_is_left_out(wire: Wire, sites: Met) -> None:
+    """A third site's masks with the two would be one stream, once added and once subtracted: its vector would be bare."""
+    fed, first = masked(), list[str]()
+
+    def copies(kind: str, site: str, p: Parcel) -> Parcel:
+        if kind == "query.keys":
+            first.append(p.fields["key"])
+            return replace(p, fields=p.fields | ({"key": first[0]} if site == "client-3" else {}))
+        return p
+
+    wire.bend = copies
+    fed.fit(1, progress=False)
+    assert left_out(fed) == {"client-3": "sent an unusable answer: no public key of its own"}
+    with pytest.raises(MaskError, match="different public keys of all sites"):  # of a server that does not care
+        sites.ask(1, keys=sites.keys | {"ward-c": sites.keys["ward-a"]})
 
 
 def test_a_server_whose_clock_was_ahead_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,37 @@ def test_sums_of_two_versions_are_no_row(change: str, tmp_path: Path) -> None:
     sums(tmp_path / "allowed.csv", table, least=1, **more)
 
 
+@pytest.mark.parametrize("how", ["a column more", "a column less", "another name", "zeros and spaces", "capitals"])
+def test_a_new_export_of_the_table_with_one_more_is_known(how: str, tmp_path: Path) -> None:
+    """It has the same people, whatever all its rows look like."""
+    table = rows()
+    sums(tmp_path / "first.csv", table)
+
+    def exported(row: dict[str, Any]) -> dict[str, Any]:
+        match how:
+            case "a column more":
+                return {**row, "note": row["job"] * 2}
+            case "a column less":
+                return {key: x for key, x in row.items() if key != "id"}
+            case "another name":
+                return {{"id": "number"}.get(key, key): x for key, x in row.items()}
+            case "zeros and spaces":
+                return {**row, "age": f"{row['age']}.00 "}
+        return {**row, "job": row["job"].upper()}
+
+    left_out = {"a column more": ["id", "note"], "a column less": [], "another name": ["number"]}.get(how, ["id"])
+    new = [*table, rows(1, seed=1)[0]]
+    test = [{**row, "split": "test", "id": "t"} for row in rows(12, seed=9)]
+    path = tmp_path / "second.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, exported(table[0]))
+        writer.writeheader()
+        writer.writerows(map(exported, [*new, *test]))
+    options = {"label": "label", "split": "split", "leave_out": left_out, "columns": COLUMNS}
+    with pytest.raises(DataError, match="would tell of fewer than 10 people"):
+        site_sums(path, options)
+
+
 def test_sums_of_many_other_rows_and_of_other_tables_are_given(tmp_path: Path, own_state: Path) -> None:
     table = rows()
     sums(tmp_path / "a.csv", table)

@@ -58,6 +58,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) ->
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The table of all, one for each site with its columns in another order, and the file of all sites."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))  # where no other test has given sums of these rows
     rows = people()
     write(tmp_path / "all.csv", rows, COLUMNS)
     for k, name in enumerate(SITES):
@@ -311,7 +312,7 @@ def test_a_site_takes_the_model_that_the_simulator_gives_this_client(method: str
     train_on_tables(here, method)
     fed, whole = simulated(method)
     for m, name in enumerate(SITES):
-        run = next((here / "states").iterdir()).name
+        run = next((here / "states").glob("*/")).name
         done = equipoise("flower", "take", "states", "--bundle", f"of-{name}", "--run", f"{run}/{name}")
         assert (done.status, f"of {run}/{name}" in done.out) == (0, True)
         fed.save_bundle(f"simulated-{name}", client=m, data=whole.manifest)
@@ -367,7 +368,7 @@ def test_sites_with_images_and_numbers_to_predict_take_their_models_too(tmp_path
         train_at_sites(home, at_site, method)
         fed = eq.Federation(network, data, method, eq.SGD(lr=0.1), tests=sets, names=SITES, task=task, seed=0)
         fed.fit(2, progress=False)
-        run = next((home / "states").iterdir()).name
+        run = next((home / "states").glob("*/")).name
         for m, name in enumerate(SITES):
             take(home / "states", home / name, run=f"{run}/{name}")
             fed.save_bundle(home / f"simulated-{name}", client=m)
@@ -386,7 +387,7 @@ def test_a_network_of_the_users_own_is_stored_and_take_states_why_it_is_no_bundl
         return Task(torch.nn.Linear(4, 2), *[(x, y)] * 2 * ("site" in node))
 
     train_at_sites(tmp_path, task, "fedavg")
-    (run,) = (tmp_path / "states").iterdir()
+    (run,) = (tmp_path / "states").glob("*/")
     assert (run / "west" / "model.safetensors").exists()
     with pytest.raises(ValueError, match=r"and no bundle of them\. The network is your own code \(Linear\)"):
         take(tmp_path / "states", tmp_path / "home", run=f"{run.name}/west")
@@ -397,7 +398,7 @@ def test_after_masked_rounds_server_and_sites_take_the_same_model(here: Path, eq
 
     train_on_tables(here, "fedavg", secure=True)
     assert equipoise("export", "run", "--bundle", "home").status == 0
-    (run,) = (here / "states").iterdir()
+    (run,) = (here / "states").glob("*/")
     take("states", "mine", run=f"{run.name}/south")
     assert Path("home/model.safetensors").read_bytes() == Path("mine/model.safetensors").read_bytes()
     assert json.loads(Path("mine/bundle.json").read_text())["measures"]["sets"].keys() == {"south"}
@@ -407,7 +408,7 @@ def test_numbers_about_too_few_test_rows_are_not_in_the_bundle_of_a_site(here: P
     from equipoise.flower import take
 
     train_on_tables(here, "fedavg", **{"least-group": 20})
-    run = next((here / "states").iterdir()).name
+    run = next((here / "states").glob("*/")).name
     assert take("states", "home", run=f"{run}/north") == f"{run}/north"
     assert json.loads((here / "home/bundle.json").read_text())["measures"] == {}
     assert "It was not tested." in (here / "home/README.md").read_text()

@@ -25,7 +25,7 @@ from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, nu
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
-from equipoise.scenarios.given import require_apart, row_codes
+from equipoise.scenarios.given import cell_codes, require_apart, row_codes
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system.environment import versions
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
@@ -345,9 +345,9 @@ def _require_apart(path: Path, options: Mapping[str, Any], own: UserData, rows: 
     written = {name: options[name] for name in WRITTEN if name in options}
     table = opened(path if path.is_file() else path / own.about["file"], Columns(**written))
     place = {table.at(k): k for k in range(len(table))}
-    codes = row_codes(table.words(table.names), [place[own.names[row]] for row in rows.tolist()])
+    cells, places = table.words(table.names), [place[own.names[row]] for row in rows.tolist()]
     people = None if own.subject is None else [own.subject[row] for row in rows.tolist()]
-    require_apart(codes, people, least, str(path))
+    require_apart(row_codes(cells, places), cell_codes(cells, places), people, least, str(path))
 
 
 def _codes(own: UserData, what: str, words: Sequence[str], names: Sequence[str]) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ class SiteMemory:
     ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight, and ``run`` is the
     hash of the run's configuration then. ``number``, ``told`` (the transcript), ``used`` (the hash of what it trained by) and ``asked``
     are of the last sum that it took part in, ``sets`` has the sites of all sums of that round, ``opened`` is the last sum that it
-    helped to unmask, and ``models`` has the round of every model of a sum. ``receipts`` are of its states after the last sum that it helped
+    helped to unmask, and ``models`` has the round of every model and training of a sum. ``receipts`` are of its states after the last sum that it helped
     to unmask and after the last that it took part in.
     """
 

@@ -105,10 +105,10 @@ class MaskedSites:
         new = [m for m, name in enumerate(names) if name not in self.keys]
         for m, got in self.sites.ask("query.keys", current.job.t, new, lambda _: Parcel()) if new else ():
             key = "" if isinstance(got, str) else str(got.fields.get("key"))
-            if re.fullmatch("[0-9a-f]{64}", key) and is_public_key(key):
+            if re.fullmatch("[0-9a-f]{64}", key) and is_public_key(key) and key not in self.keys.values():
                 self.keys[names[m]] = key
             elif m in current.job.ids:
-                current.lost[m] = got if isinstance(got, str) else "sent an unusable answer: no public key"
+                current.lost[m] = got if isinstance(got, str) else "sent an unusable answer: no public key of its own"
         if new:
             self.store()
             log.warning("%s", comparison(self.keys, self.sizes))

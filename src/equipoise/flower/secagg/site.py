@@ -92,9 +92,8 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     sums.check_round(memory, t, training, None, name)
     if (kept := _kept(site, training)) is not None:
         return Parcel({"receipt": kept.fields["receipt"]})
-    if memory.opened is not None and memory.opened.training == training:
-        # noise would be drawn again, and cancel over many answers
-        raise MaskError(f"{name} has unmasked round {t}, and no longer has its update.")
+    if training in memory.models:  # noise would be drawn again, and cancel over many answers
+        raise MaskError(f"{name} took part in a sum of round {t}, and no longer has its update.")
     sums.check_receipt(memory, receipt, name)
     parcel = site.here(Parcel({**fields, "client": client, "receipt": receipt}, asked.tensors))
     job, own = job_of(site, parcel)

@@ -80,14 +80,14 @@ class SumRequest(NamedTuple):
                 and isinstance(keys := fields.get("keys"), dict)
                 and sites == sorted({*map(str, sites)} & keys.keys())
                 and sizes.keys() == keys.keys()
-                and {*map(type, keys.values())} == {str}
+                and len({key for key in keys.values() if isinstance(key, str)}) == len(keys)
                 and {*map(type, (number, t, *sizes.values()))} == {int}
                 and all(1 <= n < 2**53 for n in sizes.values())
             ):
                 hashed = transcript({**fields, "experiment": dict(experiment)})
                 return SumRequest(number, t, training, tuple(sites), sizes, keys, hashed)
         raise MaskError(
-            "A masked sum needs its number, round and training, the samples and public keys of all sites, and at least two sites, sorted."
+            "A masked sum needs its number, round and training, the samples and different public keys of all sites, and at least two sites, sorted."
         )
 
 
@@ -158,18 +158,19 @@ def check_least(n: int, least: int, site: str) -> None:
 
 
 def check_round(memory: SiteMemory, t: int, training: str, sites: tuple[str, ...] | None, site: str) -> None:
-    """Require that a round follows those that were unmasked, or is the last of them: the same training and, if given, sites.
+    """Require that a round follows those of sums, or is the last of them; if it was unmasked, with the same training and, if given, sites.
 
     Raises
     ------
     MaskError : it is not.
     """
-    last = memory.opened
-    if last is None or t > last.round or ((t, training) == last[:2] and sites in (None, last.sites)):
-        return
-    raise MaskError(
-        f"{site} unmasked round {last.round} over {', '.join(last.sites)}: another sum of round {t} could reveal one site. Resume with these."
-    )
+    last, asked = memory.opened, memory.asked
+    if last is not None and t <= last.round and ((t, training) != last[:2] or sites not in (None, last.sites)):
+        raise MaskError(
+            f"{site} unmasked round {last.round} over {', '.join(last.sites)}: another sum of round {t} could reveal one site. Resume with these."
+        )
+    if asked is not None and t < asked.round:  # its sums are forgotten
+        raise MaskError(f"{site} took part in a sum of round {asked.round}, and now in none of round {t}.")
 
 
 def check_receipt(memory: SiteMemory, receipt: Sequence[Any], site: str) -> None:
@@ -220,20 +221,20 @@ def masked_vector(
         raise MaskError(f"The training of {site} gave numbers that no sum holds.")
     y = (x * 2.0 ** fractional_bits(len(request.sites))).round().long()
     memory = replace(memory, told=request.transcript, used=noted["used"])
-    pairs = {name: pair_keys(memory.key, request.keys[name], bound(memory)) for name in request.sites}
+    pairs = {name: pair_keys(memory.key, request.keys[name], bound(memory))[0] for name in request.sites}
     for name in {*pairs} - {site}:
-        y.add_(keystream(pairs[name][0], len(y)), alpha=1 if name < site else -1)
+        y.add_(keystream(pairs[name], len(y)), alpha=1 if name < site else -1)
     seed, n = secrets.token_bytes(SEED), len(pairs)
     y += keystream(seed, len(y))
     shares = dict(zip(pairs, create_shares(seed, threshold(n), n), strict=True))
-    hidden = {name: encrypt(lock, shares[name]).decode() for name, (_, lock) in pairs.items()}
+    hidden = {name: encrypt(_lock(memory, name, site), shares[name]).decode() for name in pairs}
     sets = _sets(memory, request.round)
     memory = replace(
         memory,
         number=request.number,
         asked=UnmaskedSum(request.round, request.training, request.sites),
         sets=[*(before for before in sets if before != list(request.sites)), list(request.sites)],
-        models={**memory.models, noted["model"]: request.round},
+        models={**memory.models, noted["model"]: request.round, request.training: request.round},
         receipts=[*(memory.receipts[:1] if memory.opened else ()), noted["receipt"]],
     )
     return memory, MaskedVector(y, hidden, {name: sha256(share) for name, share in shares.items()})
@@ -242,6 +243,11 @@ def masked_vector(
 def bound(memory: SiteMemory) -> str:
     """What the masks of the last sum depend on: its transcript, and what the site trained by."""
     return transcript({"sum": memory.told, "used": memory.used})
+
+
+def _lock(memory: SiteMemory, other: str, maker: str) -> bytes:
+    """The key of shares between this site and another: one of two, so that no site can be given its own to read."""
+    return pair_keys(memory.key, memory.keys[other], bound(memory) + maker)[1]
 
 
 def threshold(n: int) -> int:
@@ -268,7 +274,7 @@ def shares_of(
     shares = {}
     for name, text in hidden.items():
         with suppress(InvalidToken, AttributeError, TypeError, ValueError):  # it was made for another site or sum
-            shares[name] = decrypt(pair_keys(memory.key, memory.keys[name], bound(memory))[1], text.encode())
+            shares[name] = decrypt(_lock(memory, name, name), text.encode())
     return replace(memory, opened=memory.asked, receipts=memory.receipts[-1:]), shares
 
 

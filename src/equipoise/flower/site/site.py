@@ -162,6 +162,8 @@ class Site:
         messages = unpacked(asked, "messages", len(trial.method.rules), self._hide) if fields["deploys"] else []
         handed = Handed(vector, units, messages)
         try:
+            if messages:
+                _allow(self, self._job(fields["t"], fields, vector, (states, messages)))
             return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states)
         except LoadError:
             log.exception("the model is tested without its own training")
@@ -358,7 +360,8 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     """Raise SiteError if the owner's node config does not allow so many rounds of a job."""
     own, solver, batch = site.node_config, job.local, job.settings.batch_size
     rates: Sequence[Any] = solver.lr.rates if isinstance(solver.lr, LayerRates) else [solver.lr]
-    steps = float(rounds) * job.settings.steps_of(int(site.trial.setup.sizes[0]))
+    more = sum(getattr(rule, "steps", None) or 0 for rule in job.rules)  # such as those of finetune
+    steps = float(rounds) * (job.settings.steps_of(int(site.trial.setup.sizes[0])) + more)
     decay = max(map(float, rates)) * float(getattr(solver, "weight_decay", 0.0))
     for key, what, size, usual in (
         ("max-steps", "gradient steps", steps, MOST_STEPS),
