@@ -82,7 +82,4 @@ def comparison(keys: Mapping[str, str], sizes: Mapping[str, int]) -> str:
     """What the owners of the sites should compare: if the fingerprint is the same at all sites, no message was changed on the way."""
     hashed = sha256(json.dumps([dict(keys), dict(sizes)], sort_keys=True).encode())
     fingerprint = "-".join(hashed[k : k + 4] for k in range(0, 32, 4))
-    return (
-        f"masked sums of {', '.join(sorted(keys))}, fingerprint {fingerprint}. It must be the same at all sites: compare it "
-        "with the others by a way that does not use the server."
-    )
+    return f"masked sums of {', '.join(sorted(keys))}, fingerprint {fingerprint}. It must be the same at all sites: compare it without the server."
