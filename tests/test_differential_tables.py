@@ -345,9 +345,11 @@ def federation(made: Any) -> eq.Federation:
 
 def outputs(model: Any, table: Any) -> np.ndarray[Any, Any]:
     """Probabilities, or numbers to predict."""
-    made: np.ndarray[Any, Any] = np.asarray(
-        model.predict_proba(table) if hasattr(model, "classes_") else model.predict(table), np.float64
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of cells that are missing in no row of training
+        made: np.ndarray[Any, Any] = np.asarray(
+            model.predict_proba(table) if hasattr(model, "classes_") else model.predict(table), np.float64
+        )
     return made
 
 
@@ -554,6 +556,8 @@ def commanded(seed: int, folder: Path, equipoise: Any) -> int:
         f"{seed}.toml",
         "--rounds",
         1,
+        "--lr",
+        1e-9,  # of numbers that are not scaled
         "--network",
         "mlp(hidden=[5])",
         "--name",

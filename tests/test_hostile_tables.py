@@ -720,6 +720,13 @@ def test_a_gap_among_numbers_changes_no_other_cell(name: str, rows: int, gap: st
     assert found[0] == found[1]
 
 
+def test_a_declared_sign_between_cells_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    table = text({"a, b": PLAIN, "label": LABELS}, sep="\t")
+    with pytest.raises(DataError, match=r"If another sign is between the cells: --set sep=tab"):
+        read(tmp_path / "t.csv", table, sep=",")
+    assert len(read(tmp_path / "t.csv", table, sep="tab")) == N
+
+
 def test_long_numbers_beside_a_gap_are_told(tmp_path: Path) -> None:
     cells = [f"{2**53 + row}" for row in range(N)]
     for gap in ("12", "", "NA"):

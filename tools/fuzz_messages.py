@@ -43,6 +43,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.federation.guard import DIAGNOSED
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.flower.app import make_client_app
@@ -56,7 +57,7 @@ from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES
 from equipoise.system import text
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import CODE, ExpectedError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
 NAMES = ("ward-a", "ward-b", "ward-c")
@@ -85,6 +86,7 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
 SCORES = {"sums", "missing", *MEASURES}  # of a test set: no sample by itself
+KEYS = ("", *DIAGNOSED, CODE)  # of an error
 ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
 MASKED = ("train.masked", "train.sum", "query.unmask")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case
@@ -434,7 +436,11 @@ def leaks(one: Recorded, said: str, parcel: Parcel) -> Iterator[str]:
         if word in said:
             yield f"the answer tells {word!r}: {said[:300]}"
     if "error" in parcel.fields:
-        if parcel.tensors or parcel.fields.keys() - {"error", "name"}:
+        if (
+            parcel.tensors
+            or parcel.fields.keys() - {"error", "name", "key"}
+            or parcel.fields.get("key", "") not in KEYS
+        ):
             yield "an error comes with more than its words"
         return
     if strange := parcel.fields.keys() - ANSWERS[one.kind] - {"name"}:

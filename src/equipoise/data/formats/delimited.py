@@ -337,7 +337,13 @@ def _structure(path: Path, encoding: str, declared: str | None, decimal: str) ->
     spaced = sep != " " and any(f'{sep} "' in line for line in sample)
     with opened(path, encoding) as file:
         records = enumerate(_records(file, path, sep, spaced))
-        return _rows(Delimited(path, encoding, sep, decimal, (), (), (), 0, spaced), records, hint is not None)
+        try:
+            return _rows(Delimited(path, encoding, sep, decimal, (), (), (), 0, spaced), records, hint is not None)
+        except DataError as error:
+            if not declared or (other := _separator(sample)) == sep:
+                raise
+            spoken = next((word for word, sign in SPOKEN.items() if sign == other), other)
+            raise DataError(f"{error} If another sign is between the cells: {option('sep', spoken)}.") from None
 
 
 def _separator(sample: Sequence[str]) -> str:
