@@ -107,9 +107,10 @@ def simulated(
     rows = [
         {k: v for k, v in json.loads(json.dumps(row)).items() if k not in ("seconds", "losses")} for row in fed.records
     ]
-    for row in rows:  # which samples are right, and how classes are taken for others, is the sites' own
+    for row in rows:  # which samples are right, how classes are taken for others, and ranks are the sites' own
         row["groups"] = {
-            g: {k: v for k, v in of.items() if k not in ("rates", "correct")} for g, of in row["groups"].items()
+            g: {k: v for k, v in of.items() if k not in ("rates", "correct", "ranks")}
+            for g, of in row["groups"].items()
         }
     return rows
 
