@@ -19,6 +19,7 @@ from equipoise.federation import guard
 from equipoise.flower import in_process
 from equipoise.runs import comparison
 from equipoise.system.errors import ExpectedError
+from equipoise.system.text import Said
 from helpers import clients, in_one, others_slow
 from run_helpers import config
 
@@ -161,7 +162,8 @@ def test_full_memory_is_no_fault_of_a_client(error: Exception) -> None:
 
 
 def test_reasons_of_several_kinds_are_counted() -> None:
-    bad = [("a", "training diverged: lower the learning rate (1)"), ("b", "OSError: gone"), ("c", "OSError: gone"), ("d", "x"), ("e", "y")]  # fmt: skip
+    diverged = Said("training diverged: lower the learning rate (1)", guard.DIVERGED)
+    bad = [("a", diverged), ("b", "OSError: gone"), ("c", "OSError: gone"), ("d", "x"), ("e", "y")]  # fmt: skip
     with pytest.raises(eq.QuorumError) as error:
         guard.quorum(1, 6, 0.5, bad)
     assert str(error.value) == (

@@ -417,7 +417,7 @@ class Stored(Dataset[Any]):
         return torch.rand(2), 7
 
 
-def test_what_is_shown_of_a_site_is_what_it_sends() -> None:
+def test_what_is_shown_of_a_site_is_what_it_sends(tmp_path: Path) -> None:
     stated: dict[str, Any] = {"features": ["age", "sex"], "classes": ["a", "b", "c"], "scaling": [1]}
     stated["measures"] = ("auc",)
     client = make_client_app(
@@ -429,7 +429,8 @@ def test_what_is_shown_of_a_site_is_what_it_sends() -> None:
     codes = {what: code for what, (_, code) in found.items()}
     run = AppSettings.of(CONFIG)
     told = description(Method.of("fedavg"), run.solver, run.settings, ("accuracy",), "another-run")
-    roster = Roster(Exchange(InProcessGrid(client, [NODE], CONFIG), told))
+    node = NODE | {"state-dir": str(tmp_path)}
+    roster = Roster(Exchange(InProcessGrid(client, [node], CONFIG), told))
     (site,) = roster.gather(1, (), 0.0)
     assert {what: code for what, code in codes.items() if what != "all of these"} == {
         what: code for what, code in site.agreement.items() if what != "samples"
