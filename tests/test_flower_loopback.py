@@ -235,7 +235,7 @@ def test_the_command_line_stops_what_it_started(tmp_path: Path) -> None:
 def test_the_command_line_runs_a_federation(tmp_path: Path) -> None:
     """Up with TLS from a file of node configurations; and a run that cannot be in the same place ends with status 1."""
     base = app(tmp_path / "app")
-    (tmp_path / "nodes.toml").write_text("[north]\n[south]\nhow = 'well'\n")
+    (tmp_path / "nodes.toml").write_text("[north]\n[south]\ndata-how = 'well'\n")
     words = [
         "flower",
         "up",
