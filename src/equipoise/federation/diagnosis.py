@@ -63,17 +63,15 @@ def _before(job: Job, bound: Bound, row: int) -> str:
             spoilt += int((~finite(x)).sum())
             width = width or bound.forward(theta, buffers.clone(), x)[0].shape[-1]
         if spoilt:
-            return Said(
-                f"{guard.DATA}: correct {spoilt} of {job.data[row].size} samples, or leave them out", guard.DATA
-            )
+            return _diagnosed(guard.DATA, f"correct {spoilt} of {job.data[row].size} samples, or leave them out")
         loss = oracle.loss(vector)
     if job.t == 0:
-        network = Said(f"{guard.NETWORK}: look at its layers, and at the scale of the inputs", guard.NETWORK)
+        network = _diagnosed(guard.NETWORK, "look at its layers, and at the scale of the inputs")
         return "" if loss.isfinite() else network
     if not diverged({"": {"loss": float(loss)}}, guess=job.model.task.guess(width)):
         return ""
     advice = f"lower the learning rate ({rate(job)}), or look for what spoilt the model before round {job.t}"
-    return Said(f"{guard.DIVERGED}: {advice}", guard.DIVERGED)
+    return _diagnosed(guard.DIVERGED, advice)
 
 
 def _during(job: Job, bound: Bound, row: int) -> str:
@@ -83,14 +81,19 @@ def _during(job: Job, bound: Bound, row: int) -> str:
     changing = [rule for rule in job.rules if any(overrides(rule, hook) for hook in TERMS)]
     lower = f"lower the learning rate ({rate(job)})"
     if not changing or not _finite(job, bound, row, ()):
-        return Said(f"{guard.DIVERGED}: {lower}", guard.DIVERGED)
+        return _diagnosed(guard.DIVERGED, lower)
     guilty = [
         r for r in changing if _finite(job, bound, row, [other for other in job.rules if other is not r])
     ] or changing
     named = dict.fromkeys(name for r in guilty for name in _numbers(r))
     change = f"change {' or '.join(named)}, or " if named else ""
     without = f"it does not without {' and '.join(map(text_of, guilty))}; {change}{lower}"
-    return Said(f"{guard.DIVERGED}: {without}", guard.DIVERGED)
+    return _diagnosed(guard.DIVERGED, without)
+
+
+def _diagnosed(key: str, advice: str) -> Said:
+    """A reason that begins with its key; what to do follows a colon."""
+    return Said(f"{key}: {advice}", key)
 
 
 def _finite(job: Job, bound: Bound, row: int, rules: Sequence[Rule]) -> bool:

@@ -255,14 +255,17 @@ class MaskedRound:
         for m, why in self.lost.items():
             yield Answer((rows[m],), torch.empty(0), [], [], why)
         sites = [self.server.sites.members[m] for m in ids]
-        w = own_weights(self.trial, {site.name: site.size for site in sites}) if sites else {}
+        if not sites:
+            return
+        w = own_weights(self.trial, {site.name: site.size for site in sites})
+        update = total[: self.n_public] / (sum(w.values()) / sums.unit(w))
+        reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
         for m in ids:
             received = job.received[rows[m]]
-            change = (total[: self.n_public] / (sum(w.values()) / sums.unit(w))).to(received)
+            change = update.to(received)
             if job.private is not None:
                 change = torch.zeros_like(received).masked_scatter(~job.private, change)
             state = {key: x[None].to(received.device) for key, x in self.receipts[m].tensors().items()}
-            reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
             yield Answer((rows[m],), (received + change)[None], reports, [state])
 
 
