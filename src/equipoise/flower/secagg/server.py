@@ -246,20 +246,17 @@ class MaskedRound:
 
     def answers(self) -> Iterator[Answer]:
         """Let the sites of the job train; the answer of every client is the weighted mean of all."""
-        job, ids, total = self.job, list[int](), torch.empty(0)
-        rows = {m: row for row, m in enumerate(job.ids)}
+        job, ids, update, reports = self.job, list[int](), torch.empty(0), list[State]()
+        rows, members = {m: row for row, m in enumerate(job.ids)}, self.server.sites.members
         try:
             ids, total = self.total(*self._trained(self.server.meet(self)))
+            w = own_weights(self.trial, {members[m].name: members[m].size for m in ids})
+            update = total[: self.n_public] / (sum(w.values()) / sums.unit(w))
+            reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
         except (LostRoundError, MaskError) as error:
             self.lost |= {m: str(error) for m in job.ids if m not in self.lost}
         for m, why in self.lost.items():
             yield Answer((rows[m],), torch.empty(0), [], [], why)
-        sites = [self.server.sites.members[m] for m in ids]
-        if not sites:
-            return
-        w = own_weights(self.trial, {site.name: site.size for site in sites})
-        update = total[: self.n_public] / (sum(w.values()) / sums.unit(w))
-        reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
         for m in ids:
             received = job.received[rows[m]]
             change = update.to(received)
