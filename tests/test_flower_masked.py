@@ -58,6 +58,7 @@ from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import site as site_of
 from equipoise.flower.site.task import Task
+from equipoise.system.errors import RunError
 
 NAMES = ("ward-a", "ward-b", "ward-c")
 SIZE = 10
@@ -1509,3 +1510,10 @@ def test_long_vectors(tmp_path: Path) -> None:
     sites = Met(tmp_path)
     rows, asked = contents(100_000), sites.ask(1)
     assert near(sums.total(sites.send(asked, rows), sites.unmask(asked)), rows)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{\n "seal": "', "\0"])
+def test_a_server_names_its_damaged_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "masks.json").write_text(content)
+    with pytest.raises(RunError, match=r"masks\.json is damaged \(.*\)\. Put it back, or begin in another folder\."):
+        MaskedSites(cast(Sites, None), tmp_path / "masks.json")

@@ -264,6 +264,7 @@ def test_what_is_private_is_its_owners_under_any_umask(tmp_path: Path, umask: in
     pytest.importorskip("dp_accounting")
     assert spend({"max-epsilon": 50.0, "state-dir": str(tmp_path / "state/deep")}, 5.0)
     with files.open_private(tmp_path / "state/a.log"), files.locked(tmp_path / "state/.lock", private=True):
+        (tmp_path / "state/begun").touch(0o666)
         files.append(tmp_path / "state/begun", "x", private=True)
     assert {name: mode & 0o077 for name, mode in modes(tmp_path).items()} == dict.fromkeys(modes(tmp_path), 0)
 

@@ -184,6 +184,19 @@ def test_names_that_lead_out_are_refused(packed: Path, project: Path) -> None:
         assert not [*(project / f"x{k}").iterdir()], name
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"x" * 300: b"1"}, {"a": b"1", "a/b": b"2"}, {"a/b": b"1", "a": b"2"}, {"runs/a/summary.json": b"[1]"},
+        {"runs/a/summary.json": b"", "runs/a/summary.json/b": b"2"},
+    ],
+)  # fmt: skip
+def test_names_that_no_folder_can_hold_are_refused(packed: Path, project: Path, files: dict[str, bytes]) -> None:
+    path = zipped(project / "x.zip", content(packed) | files)
+    with pytest.raises(PackError, match=r"x\.zip.* damaged"):
+        _opened(path, project / "x")
+
+
 def test_links_and_what_is_not_listed_are_refused(packed: Path, project: Path) -> None:
     files = content(packed)
     for change, expected in (

@@ -35,7 +35,7 @@ from equipoise.system import own_code, places
 from equipoise.system.environment import environment, kind, machine, source
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
-from equipoise.system.seals import open_json, sealed_json, sealed_text
+from equipoise.system.seals import open_json, sealed_json, sealed_text, typed
 from equipoise.system.tree import flatten
 
 FORMAT = 1
@@ -47,6 +47,8 @@ PIECE = 1 << 20  # bytes that are unpacked at a time
 MOST = 100_000  # files
 TIMES = ("seconds", "hash", "times")  # of a record, which no run has twice
 SHOWN = 10  # faults that are named
+# what the system says of names that no pack has; EINVAL: the damaged list of files names a place before the file's beginning
+DAMAGED = (None, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 OUTSIDE = "elsewhere"  # the folder of code and data that were not in the project
 SCRIPT = """#!/bin/sh
 # Makes the runs again, in the folder "again". Data that are not in this file: DATA=PATH sh rerun.sh
@@ -323,8 +325,7 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     except PackError:
         raise
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
-        # EINVAL: the damaged list of files names a place before the file's beginning
-        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        if isinstance(error, OSError) and error.errno not in DAMAGED:
             raise
         raise PackError(f"{path} is no zip file, or is damaged ({error}). Get it again.") from None
     except (ValueError, zlib.error) as error:
@@ -403,8 +404,8 @@ def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
             _, hashes = parse((where / METRICS).read_text(encoding="utf-8"))
             history = History.from_run(where)
             summary = where / "summary.json"
-            kept = open_json(summary.read_text(encoding="utf-8")) if summary.exists() else {}
-        except ValueError as error:
+            kept = typed(dict[str, Any], open_json(summary.read_text(encoding="utf-8")) if summary.exists() else {})
+        except (ValueError, OSError) as error:
             raise PackError(f"{path}: a run in it is damaged: {str(error).replace(f'{folder}/', '')}") from None
         if not all(hashes) or len(history) != run["rounds"]:
             raise PackError(f"{path}: the records of {run['path']} are not those that were packed.")

@@ -127,10 +127,15 @@ def read_regular(path: Path, folder: Path | None = None, most: int = MOST) -> by
 
 
 def append(path: Path, text: str, *, private: bool = False) -> None:
-    """Add a text to the end of a file, which is made if missing; it is on the disk when this returns."""
+    """Add a text to the end of a file, which is made if missing; it is on the disk when this returns.
+
+    ``private``: only the owner may read the file, even if others could before.
+    """
     mode = PRIVATE if private else 0o666
     with open(path, "ab", opener=lambda name, flags: os.open(name, flags | STRAIGHT, mode)) as file:
         _require_alone(path)
+        if private and open_to_others(path):
+            path.chmod(PRIVATE)
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())

@@ -10,7 +10,11 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
+
+from equipoise.system.errors import RunError
+from equipoise.system.files import read_regular
 
 CHANGED = "its content is not what was written"
 DEEP = "its lists and tables are nested too deeply"
@@ -50,6 +54,20 @@ def open_json(text: str) -> Any:
     if isinstance(content, dict) and "seal" in content:
         raise ValueError(CHANGED)
     return content
+
+
+def read_sealed(path: Path, kind: type[Kind]) -> Kind:
+    """The content of a JSON file, as :func:`typed` reads it.
+
+    Raises
+    ------
+    OSError : it cannot be read.
+    RunError : it is not what was written, naming the file.
+    """
+    try:
+        return typed(kind, open_json(read_regular(path).decode()))
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}). Put it back, or begin in another folder.") from None
 
 
 def typed(kind: type[Kind], content: Any) -> Kind:

@@ -26,7 +26,7 @@ from equipoise.flower.server.exchange import AWAY
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
 from equipoise.system.files import write_atomically
-from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.seals import read_sealed, sealed_json
 from equipoise.system.text import key_of
 from equipoise.system.tree import tree_map
 
@@ -64,7 +64,7 @@ class MaskedSites:
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            stored = open_json(self.path.read_bytes().decode())
+            stored = read_sealed(self.path, dict[str, Any])
             self.number, self.keys, self.opened = stored["number"], stored["keys"], tuple(stored["opened"])
 
     def store(self) -> None:
