@@ -310,9 +310,12 @@ def bounded(limit: float) -> Iterator[list[str]]:
 
 @contextmanager
 def same_draws() -> Iterator[None]:
-    """Secrets that are the same every time, so that answers can be compared."""
-    count = iter(range(10**9))
-    with patch("secrets.token_bytes", lambda n=32: next(count).to_bytes(8, "little") * (n // 8) + bytes(n % 8)):
+    """Secrets that are the same every time, however many files are written, so that answers can be compared."""
+    secret, name = iter(range(10**9)), iter(range(10**9))
+    with (
+        patch("secrets.token_bytes", lambda n=32: next(secret).to_bytes(8, "little") * (n // 8) + bytes(n % 8)),
+        patch("secrets.token_hex", lambda n=32: f"{next(name):0{2 * n}x}"),  # of temporary files
+    ):
         yield
 
 
