@@ -148,7 +148,7 @@ def command(*arguments: Any) -> list[str]:
 
 def process(*arguments: Any, **settings: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=300, **settings)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=900, **settings)
 
 
 # processes that die

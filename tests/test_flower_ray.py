@@ -15,7 +15,7 @@ from test_flower_loopback import app, lines, simulated_blobs
 
 __all__ = ["cache"]
 
-CLIENTS, LIMIT = 4, 300.0  # of the file; seconds for a command
+CLIENTS, LIMIT = 4, 900.0  # of the file; seconds for a command
 
 
 @pytest.mark.slow
