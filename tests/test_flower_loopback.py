@@ -23,7 +23,7 @@ from run_helpers import cache, process
 
 __all__ = ["cache"]
 
-LIMIT = 900.0  # seconds for a run; about one minute if nothing else runs
+LIMIT = 1800.0  # seconds for a run; about one minute if nothing else runs
 
 
 class Killed(Exception):  # noqa: N818
