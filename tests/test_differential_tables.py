@@ -345,11 +345,9 @@ def federation(made: Any) -> eq.Federation:
 
 def outputs(model: Any, table: Any) -> np.ndarray[Any, Any]:
     """Probabilities, or numbers to predict."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of cells that are missing in no row of training
-        made: np.ndarray[Any, Any] = np.asarray(
-            model.predict_proba(table) if hasattr(model, "classes_") else model.predict(table), np.float64
-        )
+    made: np.ndarray[Any, Any] = np.asarray(
+        model.predict_proba(table) if hasattr(model, "classes_") else model.predict(table), np.float64
+    )
     return made
 
 
@@ -566,7 +564,9 @@ def commanded(seed: int, folder: Path, equipoise: Any) -> int:
     )
     assert (done := equipoise(*run)).status == 0, done.err
     assert (done := equipoise("export", f"runs/r{seed}", "--bundle", f"m{seed}")).status == 0, done.err
-    meant = outputs(eq.load(f"m{seed}"), written.path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of cells that are missing in no row of training
+        meant = outputs(eq.load(f"m{seed}"), written.path)
     rng = np.random.default_rng([seed, 6])
     (folder / "other").mkdir(exist_ok=True)
     predictions = 0
