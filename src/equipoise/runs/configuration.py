@@ -253,7 +253,7 @@ def called(option: str, text: str, example: str) -> tuple[str, Content]:
     call = calls.read(options)
     name, pairs = reference + call.name, [*filter(any, call.pairs or ())]
     if (
-        not (call.closed or call.pairs is None)
+        not call.complete
         or not all(key.isidentifier() and value and value[0] != "=" for key, value in pairs)
         or len(dict(pairs)) < len(pairs)
     ):

@@ -33,7 +33,7 @@ from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame, require_people
-from equipoise.federation.method import parse
+from equipoise.federation.method import Method, parse
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import positive_class
@@ -306,15 +306,15 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
         inputs.suit(
             method, config.settings, {"all clients": sum(sizes.values())} if not method.sharing.clients else sizes
         )
-        _check_people(config, data, inputs.model)
+        _check_people(config, method, data, inputs.model)
 
 
-def _check_people(config: RunConfig, data: Scenario, model: Model) -> None:
+def _check_people(config: RunConfig, method: Method, data: Scenario, model: Model) -> None:
     """Require that the rules for groups of people can begin: that these data have the attributes and values that they name."""
-    rules = [rule for rule in parse(config.method).rules if "sensitive" in rule.declared.needs]
+    rules = [rule for rule in method.rules if "sensitive" in rule.declared.needs]
     if not rules:
         return
-    require_people(parse(config.method), data.attributes, here=True)
+    require_people(method, data.attributes, here=True)
     values = {name: len(words) for name, words in data.attributes.items()}
     target = positive_class(config.positive, data.classes or tuple(map(str, range(data.n_classes))))
     positive = None if target is None else target.number

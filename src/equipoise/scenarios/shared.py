@@ -27,6 +27,7 @@ from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
 from equipoise.scenarios.given import cell_codes, require_apart, row_codes
 from equipoise.scenarios.own import Parts, columns_of, divided
+from equipoise.system import calls
 from equipoise.system.environment import versions
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import check_number
@@ -93,8 +94,9 @@ class SharedSchema:
         """The task, with the centre and scale of numbers to predict."""
         if self.classes:
             return "classification"
-        options = str(self.options.get("task") or "").partition("(")[2].rstrip(") ")  # such as loss=huber
-        return f"regression({options}{', ' * bool(options)}centre={self.centre!r}, scale={self.scale!r})"
+        options = calls.read(str(self.options.get("task") or "")).pairs or ()  # such as loss=huber
+        own = [*filter(any, options), ("centre", repr(self.centre)), ("scale", repr(self.scale))]
+        return f"regression({', '.join(map('='.join, own))})"
 
     def read(self, data: str | Path, **written: Any) -> tuple[Rows, Rows]:
         """The training and test rows of a site's table: ``(x, y)``, or ``(x, y, s)`` with sensitive attributes.
