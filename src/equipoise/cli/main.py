@@ -34,6 +34,7 @@ from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
 from equipoise.cli.init import COLUMNS, OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
+from equipoise.cli.options import PANEL
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import audit, report
@@ -47,8 +48,6 @@ from equipoise.system.errors import CODE, ExpectedError
 from equipoise.system.suggestions import some
 from equipoise.system.workers import isolated, loading, python
 
-TUNING = ("draws", "trials", "halving", "sampler")  # options of tune that compare lacks
-
 
 class Command(TyperCommand):
     """A command that says how an option of the data, or a hyper-parameter, is given, where it is taken for one of the command."""
@@ -61,7 +60,8 @@ class Command(TyperCommand):
             name = error.option_name.lstrip("-").replace("-", "_")
             methods = catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
-            if name.removeprefix("no_") in TUNING and any(parameter.name == "tune" for parameter in self.params):
+            tuning = PANEL.get(name.removeprefix("no_")) == "Choice of settings"
+            if tuning and any(parameter.name == "tune" for parameter in self.params):
                 given = "here give --tune N" if name == "draws" else "compare takes its result by --config"
                 message = f"No such option '{error.option_name}'. It is an option of equipoise tune; {given}."
                 raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None

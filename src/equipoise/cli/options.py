@@ -93,17 +93,17 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
     **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
 }
 
-# what --help shows together, in this order; the first ten fit one screen
+# what --help shows together, in this order, with the settings of the group; the first ten fit one screen
 PANELS = {
     "Method and data": "method methods scenario data task config_file rounds set_ network seed seeds name",
-    "Training": "epochs steps batch_size optimizer lr momentum weight_decay clip head",
-    "Clients": "participation availability joins dropout time_limit speed_spread attack attackers attack_scale norm_limit quorum",
-    "Evaluation and output": "validation patience stop_on select measures positive least_group contribution_rounds bounds track base label json_ "
-    "report figures details",
+    "Training": "",
+    "Clients": "",
+    "Evaluation and output": "bounds base label json_ report figures details",
     "Choice of settings": "tune draws by trials halving sampler search",
-    "Advanced": "dry_run engine workers jobs threads device precision chunk keep_checkpoints",
+    "Advanced": "dry_run workers jobs",
 }
-ORDER = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names.split())}
+OTHERS = {name: panel for panel, names in PANELS.items() for name in names.split()}
+PANEL = {name: f.metadata["group"] for name, f in SETTINGS.items() if name not in OTHERS} | OTHERS
 
 Workers = Annotated[
     int | None, Option(min=1, help="Clients visited at a time; the result does not depend on it [default: the cores].")
@@ -236,8 +236,8 @@ def training_options(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {name: values.pop(name) for name in TRAINING}
         command(given=chosen, **values)
 
-    panels = [*PANELS]
-    parameters = sorted(map(_in_panel, parameters), key=lambda p: (panels.index(ORDER[p.name][0]), ORDER[p.name][1]))
+    panels, names = [*PANELS], [*PANEL]
+    parameters = sorted(map(_in_panel, parameters), key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name)))
     complete.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return complete
 
@@ -246,5 +246,5 @@ def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:
     """The same, shown by ``--help`` where it belongs."""
     kind, how = get_args(parameter.annotation)
     how = copy(how)
-    how.rich_help_panel = ORDER[parameter.name][0]
+    how.rich_help_panel = PANEL[parameter.name]
     return parameter.replace(annotation=Annotated[kind, how])

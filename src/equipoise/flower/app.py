@@ -11,7 +11,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields as dataclass_fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from torch import nn
 from equipoise.bundle.files import KEPT
 from equipoise.bundle.saving import Trained, save as save_bundle
 from equipoise.core.rule import Rule
-from equipoise.core.settings import Settings, changed
+from equipoise.core.settings import Settings, changed, marked
 from equipoise.core.solver import SGD, Solver
 from equipoise.core.task import CLASSIFICATION, task_of
 from equipoise.data.batch import finite
@@ -362,8 +362,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. {ANOTHER}.")
-    free = {f.name for f in (*dataclass_fields(Settings), *dataclass_fields(AppSettings)) if f.metadata.get("free")}
-    other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
+    other = [k for k in [*config, *old] if config.get(k) != old.get(k) and k not in marked(AppSettings, "free")]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(
             f"{directory} holds a run with other settings: {other[0].replace('_', '-')} is {old.get(other[0])!r} there and "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise import scenarios
+from equipoise.core.settings import marked
 from equipoise.federation import fingerprint
 from equipoise.federation.directory import MANIFEST, METRICS
 from equipoise.federation.history import History
@@ -32,10 +33,10 @@ from equipoise.system.suggestions import unknown
 from equipoise.system.text import key_of
 from equipoise.system.workers import Workers
 
-APART: Final = (  # fields of a configuration that are no conditions of a choice, or have an entry of their own
+APART: Final = {  # fields of a configuration that have an entry of their own, or are no conditions of a choice
     "label", "method", "lr", "seed", "data", "scenario_options", "own_code", "tuned", "report", "sealed", "rewarded", "left_out", "validation",
-    "measures", "engine", "chunk", "device", "threads", "track", "checkpoint_every", "keep_checkpoints", "least_group",
-)  # fmt: skip
+    "measures", *marked(RunConfig, "machine", "operation", "shown"),
+} - {"positive"}  # fmt: skip
 OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
-from equipoise.core.settings import RunSettings, Settings, made
+from equipoise.core.settings import RunSettings, Settings, made, marked, operating, setting
 from equipoise.core.task import task_of
 from equipoise.data.tables.columns import several
 from equipoise.engines import ENGINES
@@ -29,10 +29,6 @@ from equipoise.system.text import read_value
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
 
 
-# Settings that earlier versions lack, and what those did.
-NEWER = {"contribution_rounds": 1, "sealed": False, "rewarded": False, "left_out": None, "tuned": None}
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings, RunSettings):
     """Everything a run depends on; ``config.toml`` holds it whole.
@@ -46,10 +42,10 @@ class RunConfig(Settings, RunSettings):
     data: str | None = text(None)
     network: str = text()
     network_options: dict[str, Any] = field(default_factory=dict)
-    checkpoint_every: int = number(1, 1)
-    sealed: bool = False  # without any test data, because settings are being chosen
-    rewarded: bool = False  # of these, by what clients get for what they contribute
-    left_out: str | None = text(None)  # a client whose training samples are the test set instead, for the same purpose
+    checkpoint_every: int = operating(number(1, 1), "rounds from one checkpoint to the next")
+    sealed: bool = setting(field(default=False), "no test data, as settings are being chosen", marks="newer")
+    rewarded: bool = setting(field(default=False), "of these, by what clients get for their data", marks="newer")
+    left_out: str | None = setting(text(None), "client whose samples are the test set, for the same", marks="newer")
     own_code: dict[str, str] | None = None  # files of the user's code, and their SHA-256
     tuned: dict[str, Any] | None = None  # how the settings were chosen, see `equipoise.records.meta.Tuned`
     report: dict[str, str] | None = None  # what reports for readers outside say, see `equipoise.records.meta.About`
@@ -71,7 +67,8 @@ class RunConfig(Settings, RunSettings):
         By this a run is found again.
         """
         said = ("report", "tuned")
-        return {name: v for name, v in self.table().items() if NEWER.get(name, ...) != v and name not in said}
+        usual = {name: getattr(RunConfig, name) for name in marked(RunConfig, "newer")}
+        return {name: v for name, v in self.table().items() if usual.get(name, ...) != v and name not in said}
 
 
 def configure(

@@ -22,7 +22,7 @@ from equipoise.core.draws import cohort_size
 from equipoise.core.model import Model
 from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, overrides
-from equipoise.core.settings import SIMULATED, made
+from equipoise.core.settings import made, marked
 from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
@@ -51,12 +51,9 @@ from equipoise.system.text import plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
-SHOWN = ("track", "checkpoint_every", "keep_checkpoints", "positive", "least_group", "report", "tuned")
+SHOWN = ("report", "tuned", *marked(RunConfig, "operation", "shown"))
 MEASURED = ("standalone_test", "standalone_val")
-OWN = (  # settings that do not matter alone
-    "method", "label", "participation", *SIMULATED, "quorum", "checkpoint_every", "keep_checkpoints", "engine",
-    "track", "select", "patience", "stop_on", "positive", "least_group",
-)  # fmt: skip
+OWN = ("label", *marked(RunConfig, "together"), *SHOWN)  # settings that do not matter alone
 MANIFEST = (
     "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
     "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from equipoise.core.settings import marked
 from equipoise.federation import fingerprint
 from equipoise.federation.method import MethodError
 from equipoise.federation.summed import own_weights
@@ -22,7 +23,7 @@ from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.masks import MaskError, comparison, model_digest, public_key, sha256, transcript
 from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memory, read_peers
 from equipoise.flower.secagg.sums import MaskedVector, SumRequest
-from equipoise.flower.settings import ON_SERVER
+from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import questions
 from equipoise.flower.site.site import Site, SiteError, TrainingError, job_of, train
 from equipoise.system import tensor_files
@@ -31,7 +32,8 @@ from equipoise.system.files import locked, make_private
 log = logging.getLogger(__name__)
 
 LEAST_SITES, MOST_WEIGHT = 3, 0.75  # of a sum that a site takes part in, unless its node config says otherwise
-LATER = {name.replace("_", "-") for name in ("rounds", *ON_SERVER)}  # of a run's configuration, which may change them
+# of a run's configuration, which may change them
+LATER = {name.replace("_", "-") for name in ("rounds", *marked(AppSettings, "operation"))}
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
