@@ -23,15 +23,14 @@ from equipoise.core.settings import (
     changed,
     joint,
     made,
-    marked,
-    meaning,
     measuring,
     showing,
 )
+from equipoise.data.tables.options import Options
 from equipoise.federation.fingerprint import differing
 from equipoise.flower.settings import AppSettings
 from equipoise.runs.configuration import RunConfig
-from equipoise.system.ranges import number
+from equipoise.system.ranges import marked, meaning, number, setting
 from helpers import clients, in_one
 
 KNOWN = (*fields(RunSettings), *fields(Settings))
@@ -48,6 +47,12 @@ def test_everything_is_made_of_the_fields() -> None:
         assert meaning(f)[0].islower()
         assert not meaning(f).endswith(".")
         assert f.default is not None or f.metadata["example"] is not None
+
+
+def test_every_mark_is_explained() -> None:
+    for cls in (Settings, RunSettings, RunConfig, AppSettings, Options):
+        for f in fields(cls):
+            assert all(f"``{mark}``" in str(setting.__doc__) for mark in f.metadata.get("marks", ())), f
 
 
 def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,11 +269,11 @@ for command, example in OPERATION.items():
 def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[str]]:
     """The settings of a run between sites in a file of ``equipoise init``, and the names of others; what it lacks is as in simulations."""
     from equipoise.cli.init import read
-    from equipoise.core.settings import marked
     from equipoise.federation.method import parse
     from equipoise.flower.settings import AppSettings
     from equipoise.runs.configuration import training_of
     from equipoise.scenarios.own import PROTOCOL
+    from equipoise.system.ranges import marked
 
     method, parts, seed, choices = read(path)
     chosen_by_method = choices.pop("methods", {})

@@ -32,7 +32,7 @@ from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
 from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
-from equipoise.cli.init import COLUMNS, OPTIONS, init
+from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.options import PANEL
 from equipoise.cli.pack import pack, verify
@@ -43,6 +43,7 @@ from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
 from equipoise.cli.tune import benchmark, tune
+from equipoise.data.tables.options import COLUMNS
 from equipoise.system import trust
 from equipoise.system.errors import CODE, ExpectedError
 from equipoise.system.suggestions import some

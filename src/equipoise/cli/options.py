@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.core.settings import RunSettings, Settings, meaning, usual
-from equipoise.system.ranges import Range
+from equipoise.core.settings import RunSettings, Settings
+from equipoise.system.ranges import Range, meaning, usual
 from equipoise.system.suggestions import near, unknown
 
 if TYPE_CHECKING:
@@ -34,13 +34,10 @@ def help_of(name: str) -> str:
 
 def option(name: str, flags: str = "") -> Any:
     """The option of a setting, with its type, range and meaning."""
-    allowed = SETTINGS[name].metadata.get("allowed")
-    kind: Any = str
-    if isinstance(allowed, Range):
-        kind = int if allowed.whole else float
-    low = allowed.low if kind is int and isinstance(allowed, Range) else None
-    metavar = {int: "N", float: "X"}.get(kind)
-    return _optional(kind, flags, min=low, metavar=metavar, help=help_of(name))
+    allowed: Any = SETTINGS[name].metadata.get("allowed")
+    kind: type = str if not isinstance(allowed, Range) else int if allowed.whole else float
+    low = allowed.low if kind is int else None
+    return _optional(kind, flags, min=low, metavar={int: "N", float: "X"}.get(kind), help=help_of(name))
 
 
 def _optional(kind: Any, flags: str, **how: Any) -> Any:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from equipoise.system import own_code
-from equipoise.system.ranges import INF, Range, Rates, check_fields, choice, describe, number, rates, text
+from equipoise.system.ranges import Range, Rates, check_fields, choice, marked, meaning, number, rates, setting, text
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -65,36 +65,10 @@ class ByName:
         return ", ".join('"' + p.replace('"', '""') + '"' if {",", '"'} & {*p} else p for p in pieces)
 
 
-def by_name(default: float, low: float, high: float = INF, **ends: bool) -> Any:
+def by_name(default: float, low: float, high: float = Range.high, **ends: bool) -> Any:
     """A field that holds a number in [low, high], or such numbers by group or client; ``ends`` as of :class:`Range`."""
     allowed = ByName(Range(low, high, whole=isinstance(default, int), **ends))
     return field(default=default, metadata={"allowed": allowed})
-
-
-MARKS = {"together", "simulated", "presence", "machine", "operation", "shown", "free", "local", "newer"}
-
-
-def setting(
-    parameter: Any, meaning: str, usual: str = "", *, example: object = None, group: str = "Training", marks: str = ""
-) -> Any:
-    """A field with its documentation, and with all that other modules ask about it.
-
-    Parameters
-    ----------
-    parameter : a field with a default and a range.
-    meaning : one line.
-    usual : the default in words, if a run has another than the field.
-    example : a value to show where the default is None.
-    group : the title under which the help shows it.
-    marks : words with blanks between them. ``together``: it changes only what clients reach together, not what each reaches alone.
-        ``simulated``: only a simulation has it; ``presence``: it is about clients that come and go. ``machine``: it is about how runs are
-        computed. ``operation``: no result depends on it. ``shown``: it changes what is shown where, and no training. ``free``: a run that was
-        begun with a different value may continue. ``local``: each site has its own, or none, and no server sets it. ``newer``: earlier
-        versions lack it, and did what the default does.
-    """
-    assert {*marks.split()} <= MARKS, marks
-    more = {"meaning": meaning, "usual": usual, "example": example, "group": group, "marks": marks.split()}
-    return field(default=parameter.default, metadata={**parameter.metadata, **more})
 
 
 basic = partial(setting, group="Method and data")
@@ -106,28 +80,6 @@ choosing = partial(measuring, marks="together")
 showing = partial(measuring, marks="shown free")
 computing = partial(setting, group="Advanced", marks="machine")
 operating = partial(setting, group="Advanced", marks="operation free")
-
-
-def marked(cls: Any, *marks: str) -> tuple[str, ...]:
-    """The names of the settings of a class that have one of some marks."""
-    return tuple(f.name for f in fields(cls) if not {*marks}.isdisjoint(f.metadata.get("marks", ())))
-
-
-def like(cls: Any, name: str, default: object) -> Any:
-    """The setting of a class with another default."""
-    return field(default=default, metadata=cls.__dataclass_fields__[name].metadata)
-
-
-def meaning(f: Field[Any]) -> str:
-    """The meaning of a setting, and its range if it is a bounded fraction."""
-    allowed = f.metadata.get("allowed")
-    bounded = isinstance(allowed, Range) and not allowed.whole and allowed.high < float("inf")
-    return f"{f.metadata['meaning']}, {describe(f)}" if bounded else str(f.metadata["meaning"])
-
-
-def usual(f: Field[Any]) -> str:
-    """The default of a setting, in words."""
-    return f.metadata["usual"] or str(f.default)
 
 
 def documented(cls: type[Made]) -> type[Made]:
@@ -160,17 +112,13 @@ class Settings:
     availability: float | str | Mapping[str, float] = present(
         by_name(1.0, 0, 1, above=True),
         "chance that a client is there in a round: for all, or by group or client, 0.9, south=0.3",
-        example="south=0.3",
     )
     joins: int | str | Mapping[str, int] = present(
-        by_name(0, 0),
-        "first round, counted from 0, in which a client can be there, by group or client",
-        example="south=10",
+        by_name(0, 0), "first round, counted from 0, in which a client can be there, by group or client"
     )
     dropout: float | str | Mapping[str, float] = present(
         by_name(0.0, 0, 1, below=True),
         "chance that a selected client fails in the middle of a round, given as availability is",
-        example=0.1,
     )
     time_limit: float | None = present(
         number(None, 1, below=True),
@@ -179,13 +127,12 @@ class Settings:
         example=2.0,
     )
     speed_spread: float = present(
-        number(0.0, 0, below=True), "how much clients differ in speed: standard deviation of its logarithm", example=0.5
+        number(0.0, 0, below=True), "how much clients differ in speed: standard deviation of its logarithm"
     )
     attack: str | None = attacking(choice(None, *ATTACKS), f"an attack: {', '.join(ATTACKS)}", "none", example="alie")
     attackers: float | str | Mapping[str, float] = attacking(
         by_name(0.0, 0, 1),
         "share of the clients that attack, rounded down: of all, or by group or client, south=0.5, client-7=1",
-        example=0.2,
     )
     attack_scale: float | None = attacking(
         number(None, 0, above=True, below=True), "number in the equation of the attack", "the attack's", example=1.5
@@ -193,12 +140,10 @@ class Settings:
     validation: float = measuring(
         number(0.0, 0, 1, below=True),
         "share of each client's own training samples that it holds out, on which models are validated; 0 for none",
-        example=0.2,
     )
     contribution_rounds: int = measuring(
         number(1, 1),
         "last rounds of training alone over which the accuracy that a client reaches alone is averaged, where contributions are measured",
-        example=20,
         marks="newer",
     )
     engine: str | Engine = computing(  # noqa: RUF009
@@ -281,7 +226,6 @@ class RunSettings:
         "local learning rate: a number, cosine(0.1, warmup=5), step(0.1, every=10, gamma=0.5), exponential(0.1, gamma=0.95), or by "
         "layers, layers(0.01, head=0.1, blocks=0)",
         SCENARIO,
-        example="cosine(0.1, warmup=5)",
     )
     momentum: float = setting(number(0.0, 0, 1, below=True), "momentum of sgd", SCENARIO)
     weight_decay: float = setting(number(0.0, 0, below=True), "how strongly weights are pulled to zero", SCENARIO)
@@ -306,7 +250,6 @@ class RunSettings:
         example="mlflow:http://localhost:5000",
         marks="shown local free",
     )
-
     measures: str | None = measuring(
         text(None),
         "measured in addition to the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost",

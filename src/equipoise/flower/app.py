@@ -25,7 +25,7 @@ from torch import nn
 from equipoise.bundle.files import KEPT
 from equipoise.bundle.saving import Trained, save as save_bundle
 from equipoise.core.rule import Rule
-from equipoise.core.settings import Settings, changed, marked
+from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.core.task import CLASSIFICATION, task_of
 from equipoise.data.batch import finite
@@ -62,6 +62,7 @@ from equipoise.system import own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, read_regular, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
+from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
 from equipoise.system.text import key_of
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final
 
-from equipoise.core.settings import RunSettings, Settings, check_settings, like, marked, operating, setting, simulated
+from equipoise.core.settings import RunSettings, Settings, check_settings, operating, simulated
 from equipoise.system import own_code
 from equipoise.system.logs import FORMS
-from equipoise.system.ranges import Options, Range, Text, check, choice, misfit, number, text
+from equipoise.system.ranges import Options, Range, Text, check, choice, like, marked, misfit, number, setting, text
 from equipoise.system.suggestions import near
 
 

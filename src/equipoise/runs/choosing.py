@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise import scenarios
-from equipoise.core.settings import marked
 from equipoise.federation import fingerprint
 from equipoise.federation.directory import MANIFEST, METRICS
 from equipoise.federation.history import History
@@ -27,6 +26,7 @@ from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files, hashes, own_code, places
 from equipoise.system.errors import CODE, SETTINGS, RunError
+from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown

@@ -8,7 +8,7 @@ from typing import Any
 
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
-from equipoise.core.settings import RunSettings, Settings, made, marked, operating, setting
+from equipoise.core.settings import RunSettings, Settings, made, operating
 from equipoise.core.task import task_of
 from equipoise.data.tables.columns import several
 from equipoise.engines import ENGINES
@@ -22,7 +22,7 @@ from equipoise.scenarios.scenario import Protocol
 from equipoise.system import calls, own_code, places
 from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
-from equipoise.system.ranges import number, text
+from equipoise.system.ranges import marked, number, setting, text
 from equipoise.system.suggestions import some
 from equipoise.system.text import read_value
 
@@ -249,11 +249,8 @@ def called(option: str, text: str, example: str) -> tuple[str, Content]:
     reference, options = own_code.split(text)
     call = calls.read(options)
     name, pairs = reference + call.name, [*filter(any, call.pairs or ())]
-    if (
-        not call.complete
-        or not all(key.isidentifier() and value and value[0] != "=" for key, value in pairs)
-        or len(dict(pairs)) < len(pairs)
-    ):
+    written = all(key.isidentifier() and value and value[0] != "=" for key, value in pairs)
+    if not call.complete or not written or len(dict(pairs)) < len(pairs):
         raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
     return name, {key: option_value(name, key, value) for key, value in pairs}
 

@@ -22,7 +22,7 @@ from equipoise.core.draws import cohort_size
 from equipoise.core.model import Model
 from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, overrides
-from equipoise.core.settings import made, marked
+from equipoise.core.settings import made
 from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
@@ -45,6 +45,7 @@ from equipoise.scenarios import Scenario
 from equipoise.system import hashes, own_code, places, trust
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, claimed, locked, read_regular, sweep, write_atomically
+from equipoise.system.ranges import marked
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import shorten, some
 from equipoise.system.text import plural

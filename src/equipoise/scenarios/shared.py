@@ -22,6 +22,7 @@ from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
 from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
 from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, numbered, ordered
+from equipoise.data.tables.options import AGREED
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
@@ -38,19 +39,6 @@ log = logging.getLogger(__name__)
 FORMAT: Final = 4  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
-AGREED = (
-    "label",
-    "group",
-    "split",
-    "subject",
-    "leave_out",
-    "keep",
-    "not_missing",
-    "unlabelled",
-    "unknown",
-    "task",
-    "columns",
-)  # options
 
 Rows = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 

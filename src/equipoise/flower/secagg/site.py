@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equipoise.core.settings import marked
 from equipoise.federation import fingerprint
 from equipoise.federation.method import MethodError
 from equipoise.federation.summed import own_weights
@@ -28,6 +27,7 @@ from equipoise.flower.site import questions
 from equipoise.flower.site.site import Site, SiteError, TrainingError, job_of, train
 from equipoise.system import tensor_files
 from equipoise.system.files import locked, make_private
+from equipoise.system.ranges import marked
 
 log = logging.getLogger(__name__)
 
