@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +15,22 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.cli.options import TRAINING
-from equipoise.core.settings import SIMULATED, RunSettings, Settings, changed, made, meaning
+from equipoise.core import settings as core_settings
+from equipoise.core.settings import (
+    SIMULATED,
+    RunSettings,
+    Settings,
+    changed,
+    joint,
+    made,
+    measuring,
+    showing,
+)
+from equipoise.data.tables.options import Options
 from equipoise.federation.fingerprint import differing
-from equipoise.flower.settings import OF_SITES, AppSettings
+from equipoise.flower.settings import AppSettings
 from equipoise.runs.configuration import RunConfig
+from equipoise.system.ranges import marked, meaning, number, setting
 from helpers import clients, in_one
 
 KNOWN = (*fields(RunSettings), *fields(Settings))
@@ -25,11 +40,72 @@ def test_everything_is_made_of_the_fields() -> None:
     names = {f.name for f in KNOWN}
     assert set(TRAINING) >= names - {"method", "seed"}
     assert set(RunConfig(label="a", scenario="digits", network="mlp").table()) >= names
-    assert set(AppSettings().table()) >= {name.replace("_", "-") for name in names - {*OF_SITES, *SIMULATED}}
+    assert set(AppSettings().table()) >= {
+        name.replace("_", "-") for name in names - {*marked(AppSettings, "local"), *SIMULATED}
+    }
     for f in KNOWN:
         assert meaning(f)[0].islower()
         assert not meaning(f).endswith(".")
         assert f.default is not None or f.metadata["example"] is not None
+
+
+def test_every_mark_is_explained() -> None:
+    for cls in (Settings, RunSettings, RunConfig, AppSettings, Options):
+        for f in fields(cls):
+            assert all(f"``{mark}``" in str(setting.__doc__) for mark in f.metadata.get("marks", ())), f
+
+
+def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of itself is found in the command line, TOML, Flower's keys, the documentation, and the identity of a run."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class More(RunSettings):
+        zeal: float = measuring(number(0.5, 0, 1), "how much a client does")
+        gloss: int = showing(number(1, 0), "how much is told")
+        herd: int = joint(number(1, 0), "how clients meet", marks="together simulated")
+
+    monkeypatch.setattr(core_settings, "RunSettings", More)
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[1] / "tools"), *sys.path])
+    names = [
+        f"equipoise.{name}"
+        for name in (
+            "cli.options",
+            "cli.init",
+            "cli.choices",
+            "flower.settings",
+            "runs.configuration",
+            "runs.directory",
+        )
+    ]
+    for name in (*names, "pages"):  # read again, with what is declared
+        if "." in name:
+            package, module = name.rsplit(".", 1)
+            monkeypatch.setattr(sys.modules[package], module, import_module(name))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, name, import_module(name))
+    options, init, choices, app, configuration, directory = (sys.modules[name] for name in names)
+
+    assert options.help_of("zeal") == "How much a client does, in [0, 1] [default: 0.5]."
+    assert (options.PANEL["zeal"], options.PANEL["herd"]) == ("Evaluation and output", "Clients")
+    assert {"zeal", "gloss", "herd"} <= options.TRAINING.keys()
+    (tmp_path / "my.toml").write_text("zeal = 0.25\n")
+    assert init.read(tmp_path / "my.toml")[3]["zeal"] == 0.25
+    given = dict.fromkeys(options.TRAINING) | {"config_file": tmp_path / "my.toml", "gloss": 3}
+    chosen = choices.read(given).config("fedavg", 0)
+    assert (chosen.zeal, chosen.gloss, chosen.herd) == (0.25, 3, 1)
+    assert app.AppSettings.of({"zeal": 0.25}).table()["zeal"] == 0.25
+    assert "herd" not in app.AppSettings().table()
+    assert "| `--zeal` | how much a client does, in [0, 1] | 0.5 |" in sys.modules["pages"].options()
+    with pytest.raises(ValueError, match=r"zeal must be in \[0, 1\]; found 2"):
+        choices.read({**given, "zeal": 2}).config("fedavg", 0)
+
+    directory.start(chosen, tmp_path / "run")
+    assert tomllib.loads((tmp_path / "run/config.toml").read_text())["zeal"] == 0.25
+    directory.start(replace(chosen, gloss=4), tmp_path / "run")
+    with pytest.raises(configuration.RunError, match=r"other settings: zeal is 0\.25 there and 0\.75 here"):
+        directory.start(replace(chosen, zeal=0.75), tmp_path / "run")
+    assert directory.identity(chosen)["zeal"] == 0.25
+    assert {"gloss", "herd"} <= {*directory.OWN}
 
 
 @in_one(

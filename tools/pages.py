@@ -17,10 +17,11 @@ from docstrings import Docstrings, parts
 from mkdocs.structure.files import File
 
 from equipoise.core.rule import SEES, Rule
-from equipoise.core.settings import RunSettings, Settings, meaning as said, usual
+from equipoise.core.settings import RunSettings, Settings
 from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS
 from equipoise.records.record import Record
+from equipoise.system.ranges import meaning as said, usual
 
 RULES: dict[str, type[Rule]] = {rule.__name__: rule for entry in METHODS.values() for rule in entry.rules}
 LABEL = re.compile(r"^((?:[A-Z][a-z]+)(?: [a-z]+)?): ", flags=re.M)

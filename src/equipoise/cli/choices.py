@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.cli.init import read as read_file
-from equipoise.cli.options import Values, pairs_of
+from equipoise.cli.options import SETTINGS, Values, pairs_of
 
 if TYPE_CHECKING:
     from equipoise.runs.configuration import RunConfig
@@ -148,8 +148,7 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
     """Fields of a configuration: those of a file, and those of the command line, which override them."""
     from equipoise.runs.configuration import called, option_value, whole
 
-    apart = ("scenario", "data", "task", "config_file", "set_", "network")
-    chosen = {name: value for name, value in given.items() if value is not None and name not in apart}
+    chosen = {name: value for name, value in given.items() if value is not None and name in SETTINGS}
     scenario, data, network = given["scenario"], given["data"], given["network"]
     chosen |= {"data": whole(data)} if data else {}
     if scenario is None and "scenario" in file:

@@ -270,9 +270,10 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
     """The settings of a run between sites in a file of ``equipoise init``, and the names of others; what it lacks is as in simulations."""
     from equipoise.cli.init import read
     from equipoise.federation.method import parse
-    from equipoise.flower.settings import OF_SITES, AppSettings
+    from equipoise.flower.settings import AppSettings
     from equipoise.runs.configuration import training_of
     from equipoise.scenarios.own import PROTOCOL
+    from equipoise.system.ranges import marked
 
     method, parts, seed, choices = read(path)
     chosen_by_method = choices.pop("methods", {})
@@ -293,7 +294,7 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
     of_data = choices.pop("scenario_options")
     given = {name: choices[name] for name in choices if name not in ("data", "scenario", "report", "network_options")}
     given |= {name: of_data[name] for name in ("positive",) if name in of_data}
-    names = {f.name for f in fields(AppSettings)} - {*OF_SITES}
+    names = {f.name for f in fields(AppSettings)} - {*marked(AppSettings, "local")}
     taken = {name: value for name, value in given.items() if name in names}
     chosen = {**training_of(PROTOCOL, taken), "method": str(parse(method, parts)), "seed": seed}
     return chosen, [name for name in given if name not in names]

@@ -6,18 +6,20 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json, require_free
 from equipoise.cli.options import SETTINGS, Json, Task, help_of
-from equipoise.core.settings import SCENARIO, meaning
+from equipoise.core.settings import SCENARIO
+from equipoise.data.tables.options import Options
 from equipoise.system import own_code, trust
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
+from equipoise.system.ranges import meaning
 from equipoise.system.seals import CHANGED, open_toml
 from equipoise.system.suggestions import unknown
 
@@ -35,76 +37,17 @@ SHOWN = 20  # clients in a table
 ROWS, SHOWN_INPUTS = 3, 8  # of a table, before and after; inputs of one column
 SCHEMA = "kind number, category, date or left out; see docs/tables.md"
 MANY = 100  # features in a sentence
+OPTIONS = {f.name: f for f in fields(Options)}
 MEANINGS = {  # in the order of the file
     "method": meaning(SETTINGS["method"]),
     "data": "your data; relative to the folder of this file",
-    "task": "what the labels of your own data are: classification (classes), regression (numbers to predict, also with their unit, "
-    "regression(unit=mmHg)), or your own, mine.py:Counts",
+    "task": meaning(OPTIONS["task"]),
     "scenario": "what the data are, with options in brackets: see `equipoise scenarios`",
     "network": 'mlp, cnn, resnet10 ..., with options in brackets: "cnn(width=32)"',
     **{name: meaning(f) for name, f in SETTINGS.items()},
 }
 
 
-class Option(NamedTuple):
-    """An option of the scenario ``own``: its meaning, an example, and what holds without it."""
-
-    meaning: str
-    example: Any = None
-    absent: str = "none"
-
-
-CELLS = "as the cells are written, if that is one way"
-COLUMNS = ("label", "client", "group", "split", "subject", "image")  # options that name one
-OPTIONS = {
-    "clients": Option(
-        "number of clients among whom data without clients are divided", DIVIDED, "as the data have them"
-    ),
-    "alpha": Option("of that division, >= 0.01: the lower, the more the clients' classes differ"),
-    "test": Option("share of a client's samples that is drawn for testing if the data have no part test, in (0, 0.5]"),
-    "server_validation": Option(
-        "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]"
-    ),
-    "tests": Option(
-        "what a test set is: groups, clients or all", "clients", "groups if there are any, else clients if few"
-    ),
-    "size": Option("side of images in pixels, >= 8"),
-    "measures": Option(MEANINGS["measures"]),
-    "label": Option("column of the class, or of the number to predict"),
-    "client": Option("column of the client"),
-    "group": Option(
-        "column of groups, between which fairness is measured; several: sex,race; bands of numbers: age:40,60"
-    ),
-    "split": Option("column with train, test or validation"),
-    "subject": Option(
-        "column of the person whom a row is about: all rows of a person are for training, testing or validation"
-    ),
-    "image": Option("column of image files"),
-    "leave_out": Option("columns that are no features", ["id"]),
-    "positive": Option("the class that true-positive rates are about, by its name", "yes"),
-    "range": Option(
-        "grey levels of image files that become black and white",
-        [0, 4095],
-        "bytes as they are; of deeper images the least and the largest of all",
-    ),
-    "keep": Option("columns that are features, although they have no name or count the rows", ["id"]),
-    "not_missing": Option("words that are names of classes, clients or groups here, such as NA", ["NA"]),
-    "inputs": Option(
-        "the columns that may become inputs; no other column does, whatever else changes",
-        ["age"],
-        "all that have no other purpose",
-    ),
-    "unlabelled": Option('rows without a label: "leave-out"', "leave-out", "an error"),
-    "unknown": Option("the name of a group for people whose group is missing", "unknown", "an error"),
-    "sep": Option("the sign between the cells of a table: , ; tab ...", ";", "found in the first lines"),
-    "decimal": Option("the sign before the digits of a fraction: . or ,", ",", CELLS),
-    "thousands": Option("the sign between thousands: . , ' or a blank", ".", CELLS),
-    "encoding": Option("how letters are written: utf-8, latin-1, utf-16 ...", "latin-1", "utf-8"),
-    "download": Option("whether a data set of the Hub may be downloaded"),
-    "task": Option(MEANINGS["task"]),
-    TABLE: Option("what columns of a table are, by name; in this file the table [columns]"),
-    "data_seed": Option("seed for dividing the data, so that runs of several seeds share a division", 0, "the seed"),
-}
 OF_NUMBERS = {  # what is said where numbers are predicted; nothing of what needs classes
     "positive": "",
     "alpha": "of that division, >= 0.01: the lower, the more the clients' numbers differ",
@@ -139,13 +82,16 @@ def init(
             "--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help=OPTIONS["label"].meaning)] = None,
-    client: Annotated[str | None, typer.Option("--client", metavar="COLUMN", help=OPTIONS["client"].meaning)] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help=meaning(OPTIONS["label"]))] = None,
+    client: Annotated[str | None, typer.Option("--client", metavar="COLUMN", help=meaning(OPTIONS["client"]))] = None,
     group: Annotated[
-        list[str] | None, typer.Option("--group", metavar="COLUMN...", help=f"{OPTIONS['group'].meaning}, or sex race.")
+        list[str] | None,
+        typer.Option("--group", metavar="COLUMN...", help=f"{meaning(OPTIONS['group'])}, or sex race."),
     ] = None,
     more_groups: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[GROUP]...")] = None,
-    subject: Annotated[str | None, typer.Option("--subject", metavar="COLUMN", help=OPTIONS["subject"].meaning)] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", metavar="COLUMN", help=meaning(OPTIONS["subject"]))
+    ] = None,
     task: Task = None,
     positive: Annotated[str | None, typer.Option("--positive", help=help_of("positive"))] = None,
     dry_run: Annotated[
@@ -214,13 +160,13 @@ def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None)
 def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """The user's data, and their division with seed 0."""
     from equipoise.data.formats.reading import read_user_data
-    from equipoise.scenarios.own import columns_of, divided, edges, require_used, rounding, test_sets
+    from equipoise.scenarios.own import SHARE, columns_of, divided, edges, require_used, rounding, test_sets
 
     download, between = options.get("download", False), edges(options.get("range"))
     columns = replace(columns_of(**options), choose=True)
     own = read_user_data(data, columns, download=download, between=between)
-    require_used(own, **options)
-    division = {name: options[name] for name in ("clients", "alpha", "test", "server_validation") if name in options}
+    require_used(own, Options(**options))
+    division = {name: options[name] for name in SHARE if name in options}
     if own.client is None:
         division.setdefault("clients", min(DIVIDED, max(1, len(own) // 2)))
     parts = divided(own, 0, **division)
@@ -390,14 +336,13 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
         "# fedheal.tau = 0.4",
     ]
-    defaults = scenarios.SCENARIOS["own"].options
     for name, option in OPTIONS.items() if own else ():
-        text = said.get(name, option.meaning)
+        text, example = said.get(name, meaning(option)), option.metadata["example"]
         if name in MEANINGS or name == TABLE or not text:  # which has a table of its own, or needs classes
             continue
-        example = defaults[name] if option.example is None else option.example
+        text += f"; default: {option.metadata['usual']}" * (example is not None and name not in options)
+        example = option.default if example is None else example
         value = options.get(name, name if example is None else example)
-        text += f"; default: {option.absent}" * (option.example is not None and name not in options)
         lines.append(_line(name, value, text, off=name not in options))
     lines += ["", "[report]  # what `equipoise report RUN --for committee` says of it; changes no result"]
     lines += [_line(name, text, "", off=True).removesuffix("  # ").rstrip() for name, text in ABOUT.items()]

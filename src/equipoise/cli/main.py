@@ -32,8 +32,9 @@ from equipoise.cli.console import err, out
 from equipoise.cli.data import app as data_sets
 from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
-from equipoise.cli.init import COLUMNS, OPTIONS, init
+from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
+from equipoise.cli.options import PANEL
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import audit, report
@@ -42,12 +43,11 @@ from equipoise.cli.run import compare, quickstart, resume, run
 from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
 from equipoise.cli.tune import benchmark, tune
+from equipoise.data.tables.options import COLUMNS
 from equipoise.system import trust
 from equipoise.system.errors import CODE, ExpectedError
 from equipoise.system.suggestions import some
 from equipoise.system.workers import isolated, loading, python
-
-TUNING = ("draws", "trials", "halving", "sampler")  # options of tune that compare lacks
 
 
 class Command(TyperCommand):
@@ -61,7 +61,8 @@ class Command(TyperCommand):
             name = error.option_name.lstrip("-").replace("-", "_")
             methods = catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
-            if name.removeprefix("no_") in TUNING and any(parameter.name == "tune" for parameter in self.params):
+            tuning = PANEL.get(name.removeprefix("no_")) == "Choice of settings"
+            if tuning and any(parameter.name == "tune" for parameter in self.params):
                 given = "here give --tune N" if name == "draws" else "compare takes its result by --config"
                 message = f"No such option '{error.option_name}'. It is an option of equipoise tune; {given}."
                 raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.core.settings import RunSettings, Settings, meaning, usual
-from equipoise.system.ranges import Range
+from equipoise.core.settings import RunSettings, Settings
+from equipoise.system.ranges import Range, meaning, usual
 from equipoise.system.suggestions import near, unknown
 
 if TYPE_CHECKING:
@@ -34,13 +34,10 @@ def help_of(name: str) -> str:
 
 def option(name: str, flags: str = "") -> Any:
     """The option of a setting, with its type, range and meaning."""
-    allowed = SETTINGS[name].metadata.get("allowed")
-    kind: Any = str
-    if isinstance(allowed, Range):
-        kind = int if allowed.whole else float
-    low = allowed.low if kind is int and isinstance(allowed, Range) else None
-    metavar = {int: "N", float: "X"}.get(kind)
-    return _optional(kind, flags, min=low, metavar=metavar, help=help_of(name))
+    allowed: Any = SETTINGS[name].metadata.get("allowed")
+    kind: type = str if not isinstance(allowed, Range) else int if allowed.whole else float
+    low = allowed.low if kind is int else None
+    return _optional(kind, flags, min=low, metavar={int: "N", float: "X"}.get(kind), help=help_of(name))
 
 
 def _optional(kind: Any, flags: str, **how: Any) -> Any:
@@ -93,17 +90,17 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
     **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
 }
 
-# what --help shows together, in this order; the first ten fit one screen
+# what --help shows together, in this order, with the settings of the group; the first ten fit one screen
 PANELS = {
     "Method and data": "method methods scenario data task config_file rounds set_ network seed seeds name",
-    "Training": "epochs steps batch_size optimizer lr momentum weight_decay clip head",
-    "Clients": "participation availability joins dropout time_limit speed_spread attack attackers attack_scale norm_limit quorum",
-    "Evaluation and output": "validation patience stop_on select measures positive least_group contribution_rounds bounds track base label json_ "
-    "report figures details",
+    "Training": "",
+    "Clients": "",
+    "Evaluation and output": "bounds base label json_ report figures details",
     "Choice of settings": "tune draws by trials halving sampler search",
-    "Advanced": "dry_run engine workers jobs threads device precision chunk keep_checkpoints",
+    "Advanced": "dry_run workers jobs",
 }
-ORDER = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names.split())}
+OTHERS = {name: panel for panel, names in PANELS.items() for name in names.split()}
+PANEL = {name: f.metadata["group"] for name, f in SETTINGS.items() if name not in OTHERS} | OTHERS
 
 Workers = Annotated[
     int | None, Option(min=1, help="Clients visited at a time; the result does not depend on it [default: the cores].")
@@ -236,8 +233,8 @@ def training_options(command: Callable[..., None]) -> Callable[..., None]:
         chosen = {name: values.pop(name) for name in TRAINING}
         command(given=chosen, **values)
 
-    panels = [*PANELS]
-    parameters = sorted(map(_in_panel, parameters), key=lambda p: (panels.index(ORDER[p.name][0]), ORDER[p.name][1]))
+    panels, names = [*PANELS], [*PANEL]
+    parameters = sorted(map(_in_panel, parameters), key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name)))
     complete.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return complete
 
@@ -246,5 +243,5 @@ def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:
     """The same, shown by ``--help`` where it belongs."""
     kind, how = get_args(parameter.annotation)
     how = copy(how)
-    how.rich_help_panel = ORDER[parameter.name][0]
+    how.rich_help_panel = PANEL[parameter.name]
     return parameter.replace(annotation=Annotated[kind, how])

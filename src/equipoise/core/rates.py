@@ -237,7 +237,7 @@ def read(text: str, owner: str = "lr") -> Rate:
             ) from None
     if name not in (*SCHEDULES, "layers"):
         raise ValueError(f"{owner} {text!r}: {unknown('schedule', name, (*SCHEDULES, 'layers'))}")
-    if not call.closed:
+    if not call.complete:
         raise ValueError(f"{owner} {text!r}: close the bracket, {text})")
     if ("", "") in pairs:
         raise ValueError(f"{owner} {text!r}: there is nothing between two commas or brackets.")

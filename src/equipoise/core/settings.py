@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from equipoise.system import own_code
-from equipoise.system.ranges import INF, Range, Rates, check_fields, choice, describe, number, rates, text
+from equipoise.system.ranges import Range, Rates, check_fields, choice, marked, meaning, number, rates, setting, text
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 Engine = Callable[[Any], Iterator[Any]]  # from a job to answers, see equipoise.engines.job, which stands above
-COMING = ("availability", "joins", "dropout", "time_limit", "speed_spread")  # of clients that come and go
-SIMULATED = (*COMING, "attack", "attackers", "attack_scale")
 ATTACKS = ("label-flip", "sign-flip", "scaling", "model-replacement", "alie", "ipm", "free-rider")
 SCENARIO = "the scenario's"  # the default of a run of a scenario
 
@@ -66,37 +65,21 @@ class ByName:
         return ", ".join('"' + p.replace('"', '""') + '"' if {",", '"'} & {*p} else p for p in pieces)
 
 
-def by_name(default: float, low: float, high: float = INF, **ends: bool) -> Any:
+def by_name(default: float, low: float, high: float = Range.high, **ends: bool) -> Any:
     """A field that holds a number in [low, high], or such numbers by group or client; ``ends`` as of :class:`Range`."""
     allowed = ByName(Range(low, high, whole=isinstance(default, int), **ends))
     return field(default=default, metadata={"allowed": allowed})
 
 
-def setting(parameter: Any, meaning: str, usual: str = "", *, example: object = None, free: bool = False) -> Any:
-    """A field with its documentation.
-
-    Parameters
-    ----------
-    parameter : a field with a default and a range.
-    meaning : one line.
-    usual : the default in words, if a run has another than the field.
-    example : a value to show where the default is None.
-    free : whether a run that was begun with a different value may continue.
-    """
-    more = {"meaning": meaning, "usual": usual, "example": example, "free": free}
-    return field(default=parameter.default, metadata={**parameter.metadata, **more})
-
-
-def meaning(f: Field[Any]) -> str:
-    """The meaning of a setting, and its range if it is a bounded fraction."""
-    allowed = f.metadata.get("allowed")
-    bounded = isinstance(allowed, Range) and not allowed.whole and allowed.high < float("inf")
-    return f"{f.metadata['meaning']}, {describe(f)}" if bounded else str(f.metadata["meaning"])
-
-
-def usual(f: Field[Any]) -> str:
-    """The default of a setting, in words."""
-    return f.metadata["usual"] or str(f.default)
+basic = partial(setting, group="Method and data")
+joint = partial(setting, group="Clients", marks="together")
+present = partial(setting, group="Clients", marks="together simulated presence")
+attacking = partial(setting, group="Clients", marks="together simulated")
+measuring = partial(setting, group="Evaluation and output")
+choosing = partial(measuring, marks="together")
+showing = partial(measuring, marks="shown free")
+computing = partial(setting, group="Advanced", marks="machine")
+operating = partial(setting, group="Advanced", marks="operation free")
 
 
 def documented(cls: type[Made]) -> type[Made]:
@@ -112,7 +95,7 @@ def documented(cls: type[Made]) -> type[Made]:
 class Settings:
     """The settings of a federation."""
 
-    seed: int = setting(
+    seed: int = basic(
         number(0, 0, 2**63 - 1), "decides every random choice: the division of the data, the first model, the batches"
     )
     epochs: int = setting(number(1, 1), "passes of a client over its data in one round", SCENARIO)
@@ -123,77 +106,74 @@ class Settings:
         example=20,
     )
     batch_size: int = setting(number(32, 1), "samples in a local step", SCENARIO)
-    participation: float = setting(
+    participation: float = joint(
         number(1.0, 0, 1, above=True), "share of the clients that train in a round, rounded down", SCENARIO
     )
-    availability: float | str | Mapping[str, float] = setting(
+    availability: float | str | Mapping[str, float] = present(
         by_name(1.0, 0, 1, above=True),
         "chance that a client is there in a round: for all, or by group or client, 0.9, south=0.3",
-        example="south=0.3",
     )
-    joins: int | str | Mapping[str, int] = setting(
-        by_name(0, 0),
-        "first round, counted from 0, in which a client can be there, by group or client",
-        example="south=10",
+    joins: int | str | Mapping[str, int] = present(
+        by_name(0, 0), "first round, counted from 0, in which a client can be there, by group or client"
     )
-    dropout: float | str | Mapping[str, float] = setting(
+    dropout: float | str | Mapping[str, float] = present(
         by_name(0.0, 0, 1, below=True),
         "chance that a selected client fails in the middle of a round, given as availability is",
-        example=0.1,
     )
-    time_limit: float | None = setting(
+    time_limit: float | None = present(
         number(None, 1, below=True),
         "longest time of a client in a round, as a multiple of the median client's, at least 1; slower clients are late and do not count",
         "none",
         example=2.0,
     )
-    speed_spread: float = setting(
-        number(0.0, 0, below=True), "how much clients differ in speed: standard deviation of its logarithm", example=0.5
+    speed_spread: float = present(
+        number(0.0, 0, below=True), "how much clients differ in speed: standard deviation of its logarithm"
     )
-    attack: str | None = setting(choice(None, *ATTACKS), f"an attack: {', '.join(ATTACKS)}", "none", example="alie")
-    attackers: float | str | Mapping[str, float] = setting(
+    attack: str | None = attacking(choice(None, *ATTACKS), f"an attack: {', '.join(ATTACKS)}", "none", example="alie")
+    attackers: float | str | Mapping[str, float] = attacking(
         by_name(0.0, 0, 1),
         "share of the clients that attack, rounded down: of all, or by group or client, south=0.5, client-7=1",
-        example=0.2,
     )
-    attack_scale: float | None = setting(
+    attack_scale: float | None = attacking(
         number(None, 0, above=True, below=True), "number in the equation of the attack", "the attack's", example=1.5
     )
-    validation: float = setting(
+    validation: float = measuring(
         number(0.0, 0, 1, below=True),
         "share of each client's own training samples that it holds out, on which models are validated; 0 for none",
-        example=0.2,
     )
-    contribution_rounds: int = setting(
+    contribution_rounds: int = measuring(
         number(1, 1),
         "last rounds of training alone over which the accuracy that a client reaches alone is averaged, where contributions are measured",
-        example=20,
+        marks="newer",
     )
-    engine: str | Engine = setting(  # noqa: RUF009
+    engine: str | Engine = computing(  # noqa: RUF009
         field(default="auto"),
         "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; results differ by rounding only",
-        free=True,
+        marks="machine local free",
     )
-    chunk: int | None = setting(
+    chunk: int | None = computing(
         number(None, 1, whole=True),
         "most clients of a stack, with engine stacked",
         "a quarter of those that train, from 20 to 256",
         example=64,
-        free=True,
+        marks="machine local free",
     )
     precision: str = setting(
         choice("full", "bf16"),
         "how numbers are rounded: full, or bf16, which is faster where the hardware has it and less exact",
+        group="Advanced",
     )
-    norm_limit: float | None = setting(
+    norm_limit: float | None = joint(
         number(None, 1, below=True),
         "longest update or report, as a multiple of the median of its round (with two clients, of its own past ones), at least 1; longer ones do not count",
         "none",
         example=100.0,
-        free=True,
+        marks="free",
     )
-    quorum: float = setting(number(0.5, 0, 1), "least share of the selected clients that must answer well", free=True)
-    device: str = setting(text("cpu"), "where to compute: cpu or cuda", free=True)
+    quorum: float = joint(
+        number(0.5, 0, 1), "least share of the selected clients that must answer well", marks="together free"
+    )
+    device: str = computing(text("cpu"), "where to compute: cpu or cuda", marks="machine local free")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", str(self.device))
@@ -213,7 +193,11 @@ class Settings:
     @property
     def decisive(self) -> dict[str, Any]:
         """The settings that must not change when a run is resumed."""
-        return {f.name: getattr(self, f.name) for f in fields(Settings) if not f.metadata["free"]}
+        return {f.name: getattr(self, f.name) for f in fields(Settings) if "free" not in f.metadata["marks"]}
+
+
+COMING = marked(Settings, "presence")  # of clients that come and go
+SIMULATED = marked(Settings, "simulated")
 
 
 def simulated(settings: Settings, names: Iterable[str] = SIMULATED) -> dict[str, object]:
@@ -226,11 +210,12 @@ def simulated(settings: Settings, names: Iterable[str] = SIMULATED) -> dict[str,
 class RunSettings:
     """Settings of a run that are not keywords of a federation: method, rounds, local optimiser, threads."""
 
-    method: str = setting(
+    method: str = basic(
         text("fedavg"),
         "one method or a sum of parts, such as fedprox+fedheal; see `equipoise methods`; a part may be your own, mine.py:Prox",
+        marks="together",
     )
-    rounds: int = setting(number(20, 1), "communication rounds", SCENARIO)
+    rounds: int = basic(number(20, 1), "communication rounds", SCENARIO)
     optimizer: str = setting(
         choice("sgd", "adam", "adamw", own=True),
         "local optimiser: sgd, adam, adamw, or your own, solvers.py:Mine",
@@ -241,7 +226,6 @@ class RunSettings:
         "local learning rate: a number, cosine(0.1, warmup=5), step(0.1, every=10, gamma=0.5), exponential(0.1, gamma=0.95), or by "
         "layers, layers(0.01, head=0.1, blocks=0)",
         SCENARIO,
-        example="cosine(0.1, warmup=5)",
     )
     momentum: float = setting(number(0.0, 0, 1, below=True), "momentum of sgd", SCENARIO)
     weight_decay: float = setting(number(0.0, 0, below=True), "how strongly weights are pulled to zero", SCENARIO)
@@ -253,45 +237,44 @@ class RunSettings:
         "the network's classifier, a module by its name: what enters it are the features",
         "found by a look at the network",
         example="classifier",
+        marks="local",
     )
-    threads: int = setting(
+    threads: int = computing(
         number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
     )
-    keep_checkpoints: int = setting(number(1, 1), "number of kept checkpoints, to continue from one of them", free=True)
-    track: str | None = setting(
+    keep_checkpoints: int = operating(number(1, 1), "number of kept checkpoints, to continue from one of them")
+    track: str | None = showing(
         text(None),
         "tracker to which records are sent while it trains: mlflow, tensorboard, wandb or trackio, with a place after a colon",
         "none",
         example="mlflow:http://localhost:5000",
-        free=True,
+        marks="shown local free",
     )
-
-    measures: str | None = setting(
+    measures: str | None = measuring(
         text(None),
         "measured in addition to the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost",
         "the scenario's",
         example="f1, mine.py:cost",
+        marks="local",
     )
-    positive: str | None = setting(
+    positive: str | None = showing(
         text(None),
         "the class that true-positive rates, equal opportunity and missed cases are about, by its name, against all others",
         "by the names of two classes (1, yes, true, positive, case), else the second of two",
         example="disease",
-        free=True,
     )
-    least_group: int = setting(
+    least_group: int = showing(
         number(10, 1),
         "fewest test samples of a group of which numbers are shown, and of a client whose number is shown; smaller groups are in no AVG, STD or worst",
-        free=True,
     )
-    select: str = setting(
+    select: str = choosing(
         choice("last", "best-validation"),
         "which model is exported: last, or best-validation, that of the round with the best accuracy on what clients hold out",
     )
-    patience: int | None = setting(
+    patience: int | None = choosing(
         number(None, 1, whole=True), "stop when validation has not improved for so many rounds", "none", example=10
     )
-    stop_on: str = setting(
+    stop_on: str = choosing(
         choice("accuracy", "loss", "worst"),
         "what patience looks at: validation accuracy, loss, or the worst group's accuracy",
     )

@@ -325,7 +325,7 @@ def task_of(given: Any) -> Task:
     reference, rest = own_code.split(given)
     call = calls.read(rest)
     name = call.name
-    if call.pairs is not None and not call.closed:
+    if not call.complete:
         raise ValueError(unknown("task", given, TASKS))
     values: dict[str, Any] = {key or value: value for key, value in filter(any, call.pairs or ())}
     if reference and not name:

@@ -1,9 +1,4 @@
 """The clients' data: tensors in memory, or any data set read as it is needed.
 
-Imports ``system`` only.
+Imports ``system`` only, and nothing by itself: the command line reads the names of options from it, without PyTorch.
 """
-
-from equipoise.data.batch import Batch
-from equipoise.data.samples import Samples, read
-
-__all__ = ["Batch", "Samples", "read"]

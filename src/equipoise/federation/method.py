@@ -361,9 +361,10 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
             preset, rest = rest[1:end].strip(), rest[end:]
         given: dict[str, object] = {}
         if rest.startswith("("):
-            if (end := rest.find(")")) < 0:
+            _, pairs, after = calls.read(rest)
+            if after is None:
                 raise MethodError(f"The bracket after {name!r} in {text!r} is not closed.")
-            given, rest = read_values(rest[1:end], name), rest[end + 1 :]
+            given, rest = read_values(pairs or (), name), after
         yield name, preset, given
         rest = rest.strip()
         if not rest:
@@ -373,10 +374,10 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         rest = rest[1:].lstrip()
 
 
-def read_values(text: str, name: str) -> dict[str, object]:
-    """Hyper-parameters from the text in the brackets after a ``name``."""
+def read_values(pairs: Iterable[tuple[str, str]], name: str) -> dict[str, object]:
+    """Hyper-parameters from the pairs in the brackets after a ``name``."""
     given: dict[str, object] = {}
-    for key, value in filter(any, calls.pairs(text)):
+    for key, value in filter(any, pairs):
         if not key:
             raise MethodError(f"{name}({value}): write NAME=VALUE.")
         if key in given:

@@ -11,7 +11,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, fields as dataclass_fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,6 +62,7 @@ from equipoise.system import own_code
 from equipoise.system.environment import environment
 from equipoise.system.files import locked, read_regular, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
+from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
 from equipoise.system.text import key_of
 
@@ -362,8 +363,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     old = _table(path) if path.exists() else {}
     if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
         raise SitesError(f"{directory} is not empty and holds no run. {ANOTHER}.")
-    free = {f.name for f in (*dataclass_fields(Settings), *dataclass_fields(AppSettings)) if f.metadata.get("free")}
-    other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
+    other = [k for k in [*config, *old] if config.get(k) != old.get(k) and k not in marked(AppSettings, "free")]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(
             f"{directory} holds a run with other settings: {other[0].replace('_', '-')} is {old.get(other[0])!r} there and "

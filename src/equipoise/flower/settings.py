@@ -6,21 +6,14 @@ And the keys of a site's node config that Equipoise reads, which a site that run
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final
 
-from equipoise.core.settings import SIMULATED, RunSettings, Settings, check_settings, simulated
+from equipoise.core.settings import RunSettings, Settings, check_settings, operating, simulated
 from equipoise.system import own_code
 from equipoise.system.logs import FORMS
-from equipoise.system.ranges import Options, Range, Text, check, choice, misfit, number, text
+from equipoise.system.ranges import Options, Range, Text, check, choice, like, marked, misfit, number, setting, text
 from equipoise.system.suggestions import near
-
-# Settings of which each site has its own, or none.
-OF_SITES = ("engine", "chunk", "device", "track", "measures", "head")
-# settings on which no result depends
-ON_SERVER = (
-    "sites", "min_sites", "max_samples", "wait", "deadline", "poll", "run_dir", "keep_checkpoints", "from_round", "log"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +31,19 @@ class AppSettings(Settings, RunSettings):
     empty: as the app's own function says.
     """
 
-    secure: bool = False
-    norm_limit: float | None = number(100.0, 1, below=True)
-    keep_checkpoints: int = number(3, 1)
-    from_round: int | None = number(None, 1, whole=True)
-    max_samples: int = number(1_000_000, 1)
-    min_sites: int = number(2, 1)
-    sites: str = text("")
-    wait: float = number(600.0, 0, above=True, below=True)
-    deadline: float = number(600.0, 0, above=True, below=True)
-    poll: float = number(0.3, 0, above=True, below=True)
-    run_dir: str = text("runs/flower")
-    log: str = choice(*FORMS)
-    task: str = text("")
+    secure: bool = setting(field(default=False), "whether the server sees only sums of updates")
+    norm_limit: float | None = like(Settings, "norm_limit", 100.0)
+    keep_checkpoints: int = like(RunSettings, "keep_checkpoints", 3)
+    from_round: int | None = operating(number(None, 1, whole=True), "round, from 0, to repeat with all later ones")
+    max_samples: int = operating(number(1_000_000, 1), "largest number of samples that a site may state")
+    min_sites: int = operating(number(2, 1), "least number of sites")
+    sites: str = operating(text(""), "names of the sites in their order, with commas")
+    wait: float = operating(number(600.0, 0, above=True, below=True), "longest wait for the sites, in seconds")
+    deadline: float = operating(number(600.0, 0, above=True, below=True), "longest time of an answer, in seconds")
+    poll: float = operating(number(0.3, 0, above=True, below=True), "time between looks, in seconds")
+    run_dir: str = operating(text("runs/flower"), "folder of the run, on the server")
+    log: str = operating(choice(*FORMS), "form of log lines, here and at the sites")
+    task: str = setting(text(""), "what labels mean at all nodes; empty: as the app's own function states")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -77,7 +70,7 @@ class AppSettings(Settings, RunSettings):
         ------
         ValueError : a value is out of its range, or a key is probably misspelt.
         """
-        own = {_key(f.name): f for f in fields(AppSettings) if f.name not in OF_SITES}
+        own = {_key(f.name): f for f in fields(AppSettings) if f.name not in marked(AppSettings, "local")}
         if "measures" in config:
             raise ValueError(
                 "measures: sites measure what their own task says, Task(measures=...). Leave it out of the run's configuration."
@@ -100,13 +93,13 @@ class AppSettings(Settings, RunSettings):
 
     def table(self) -> dict[str, Any]:
         """The settings as in ``pyproject.toml``, where a value is never None."""
-        own = [f for f in fields(self) if f.name not in (*OF_SITES, *SIMULATED)]
+        own = [f for f in fields(self) if f.name not in marked(AppSettings, "local", "simulated")]
         return {_key(f.name): _off(f) if (value := getattr(self, f.name)) is None else value for f in own}
 
     def config(self) -> dict[str, Any]:
         """The settings on which the result depends, for ``config.toml``."""
         every = {key.replace("-", "_"): value for key, value in self.table().items()}
-        decisive = {name: value for name, value in every.items() if name not in ON_SERVER}
+        decisive = {name: value for name, value in every.items() if name not in marked(AppSettings, "operation")}
         if not self.task:  # as in runs of earlier versions
             del decisive["task"]
         return {**decisive, "scenario": "sites", "engine": "flower"}

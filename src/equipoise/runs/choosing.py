@@ -26,16 +26,17 @@ from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files, hashes, own_code, places
 from equipoise.system.errors import CODE, SETTINGS, RunError
+from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
 from equipoise.system.text import key_of
 from equipoise.system.workers import Workers
 
-APART: Final = (  # fields of a configuration that are no conditions of a choice, or have an entry of their own
+APART: Final = {  # fields of a configuration that have an entry of their own, or are no conditions of a choice
     "label", "method", "lr", "seed", "data", "scenario_options", "own_code", "tuned", "report", "sealed", "rewarded", "left_out", "validation",
-    "measures", "engine", "chunk", "device", "threads", "track", "checkpoint_every", "keep_checkpoints", "least_group",
-)  # fmt: skip
+    "measures", *marked(RunConfig, "machine", "operation", "shown"),
+} - {"positive"}  # fmt: skip
 OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
-from equipoise.core.settings import RunSettings, Settings, made
+from equipoise.core.settings import RunSettings, Settings, made, operating
 from equipoise.core.task import task_of
 from equipoise.data.tables.columns import several
 from equipoise.engines import ENGINES
@@ -22,15 +22,11 @@ from equipoise.scenarios.scenario import Protocol
 from equipoise.system import calls, own_code, places
 from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
-from equipoise.system.ranges import number, text
+from equipoise.system.ranges import marked, number, setting, text
 from equipoise.system.suggestions import some
 from equipoise.system.text import read_value
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
-
-
-# Settings that earlier versions lack, and what those did.
-NEWER = {"contribution_rounds": 1, "sealed": False, "rewarded": False, "left_out": None, "tuned": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +42,10 @@ class RunConfig(Settings, RunSettings):
     data: str | None = text(None)
     network: str = text()
     network_options: dict[str, Any] = field(default_factory=dict)
-    checkpoint_every: int = number(1, 1)
-    sealed: bool = False  # without any test data, because settings are being chosen
-    rewarded: bool = False  # of these, by what clients get for what they contribute
-    left_out: str | None = text(None)  # a client whose training samples are the test set instead, for the same purpose
+    checkpoint_every: int = operating(number(1, 1), "rounds from one checkpoint to the next")
+    sealed: bool = setting(field(default=False), "no test data, as settings are being chosen", marks="newer")
+    rewarded: bool = setting(field(default=False), "of these, by what clients get for their data", marks="newer")
+    left_out: str | None = setting(text(None), "client whose samples are the test set, for the same", marks="newer")
     own_code: dict[str, str] | None = None  # files of the user's code, and their SHA-256
     tuned: dict[str, Any] | None = None  # how the settings were chosen, see `equipoise.records.meta.Tuned`
     report: dict[str, str] | None = None  # what reports for readers outside say, see `equipoise.records.meta.About`
@@ -71,7 +67,8 @@ class RunConfig(Settings, RunSettings):
         By this a run is found again.
         """
         said = ("report", "tuned")
-        return {name: v for name, v in self.table().items() if NEWER.get(name, ...) != v and name not in said}
+        usual = {name: getattr(RunConfig, name) for name in marked(RunConfig, "newer")}
+        return {name: v for name, v in self.table().items() if usual.get(name, ...) != v and name not in said}
 
 
 def configure(
@@ -252,11 +249,8 @@ def called(option: str, text: str, example: str) -> tuple[str, Content]:
     reference, options = own_code.split(text)
     call = calls.read(options)
     name, pairs = reference + call.name, [*filter(any, call.pairs or ())]
-    if (
-        not (call.closed or call.pairs is None)
-        or not all(key.isidentifier() and value and value[0] != "=" for key, value in pairs)
-        or len(dict(pairs)) < len(pairs)
-    ):
+    written = all(key.isidentifier() and value and value[0] != "=" for key, value in pairs)
+    if not call.complete or not written or len(dict(pairs)) < len(pairs):
         raise ValueError(f"{option} {text}: write NAME=VALUE in the brackets and close them, for example {example}.")
     return name, {key: option_value(name, key, value) for key, value in pairs}
 

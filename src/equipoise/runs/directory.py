@@ -22,7 +22,7 @@ from equipoise.core.draws import cohort_size
 from equipoise.core.model import Model
 from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, overrides
-from equipoise.core.settings import SIMULATED, made
+from equipoise.core.settings import made
 from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
@@ -33,7 +33,7 @@ from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame, require_people
-from equipoise.federation.method import parse
+from equipoise.federation.method import Method, parse
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import positive_class
@@ -45,18 +45,16 @@ from equipoise.scenarios import Scenario
 from equipoise.system import hashes, own_code, places, trust
 from equipoise.system.environment import environment
 from equipoise.system.files import PART, cache_directory, claimed, locked, read_regular, sweep, write_atomically
+from equipoise.system.ranges import marked
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import shorten, some
 from equipoise.system.text import plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
-SHOWN = ("track", "checkpoint_every", "keep_checkpoints", "positive", "least_group", "report", "tuned")
+SHOWN = ("report", "tuned", *marked(RunConfig, "operation", "shown"))
 MEASURED = ("standalone_test", "standalone_val")
-OWN = (  # settings that do not matter alone
-    "method", "label", "participation", *SIMULATED, "quorum", "checkpoint_every", "keep_checkpoints", "engine",
-    "track", "select", "patience", "stop_on", "positive", "least_group",
-)  # fmt: skip
+OWN = ("label", *marked(RunConfig, "together"), *SHOWN)  # settings that do not matter alone
 MANIFEST = (
     "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
     "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",
@@ -306,15 +304,15 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
         inputs.suit(
             method, config.settings, {"all clients": sum(sizes.values())} if not method.sharing.clients else sizes
         )
-        _check_people(config, data, inputs.model)
+        _check_people(config, method, data, inputs.model)
 
 
-def _check_people(config: RunConfig, data: Scenario, model: Model) -> None:
+def _check_people(config: RunConfig, method: Method, data: Scenario, model: Model) -> None:
     """Require that the rules for groups of people can begin: that these data have the attributes and values that they name."""
-    rules = [rule for rule in parse(config.method).rules if "sensitive" in rule.declared.needs]
+    rules = [rule for rule in method.rules if "sensitive" in rule.declared.needs]
     if not rules:
         return
-    require_people(parse(config.method), data.attributes, here=True)
+    require_people(method, data.attributes, here=True)
     values = {name: len(words) for name, words in data.attributes.items()}
     target = positive_class(config.positive, data.classes or tuple(map(str, range(data.n_classes))))
     positive = None if target is None else target.number

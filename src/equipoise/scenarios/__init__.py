@@ -14,6 +14,7 @@ from typing import Any
 from equipoise.data.locations import where_from
 from equipoise.data.samples import NOTHING, Draw
 from equipoise.data.sets import catalog
+from equipoise.data.tables.options import Options
 from equipoise.scenarios import (
     collaboration,
     diabetes,
@@ -58,14 +59,16 @@ class ScenarioEntry:
     describe : takes the user's folder, if the scenario reads files, and the scenario's own options, which are its
         keyword-only parameters, and checks them; gives the description, and the function that makes the data from a seed.
     reads : what the scenario reads from the user's files, for errors and lists; empty if it needs none.
+    takes : the class of its options, if that is not said by the parameters of ``describe``.
     """
 
     summary: str
     describe: Callable[..., Described]
     reads: tuple[str, ...] = ()
+    takes: Callable[..., Any] | None = None
 
     def _parameters(self) -> list[inspect.Parameter]:
-        parameters = inspect.signature(self.describe).parameters.values()
+        parameters = inspect.signature(self.takes or self.describe).parameters.values()
         return [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != HELD]
 
     @property
@@ -100,7 +103,7 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "fedsac-cifar10": ScenarioEntry(fedsac.CIFAR10.summary, fedsac.cifar10, (fedsac.CIFAR10.reads,)),
     "fedsac-svhn": ScenarioEntry(fedsac.SVHN.summary, fedsac.svhn, (fedsac.SVHN.reads,)),
     "fedsac-fashion": ScenarioEntry(fedsac.FASHION.summary, fedsac.fashion, (fedsac.FASHION.reads,)),
-    "own": ScenarioEntry(own.SUMMARY, own.scenario, reads=("your own files",)),
+    "own": ScenarioEntry(own.SUMMARY, own.scenario, ("your own files",), Options),
 }
 
 

@@ -23,6 +23,7 @@ from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, ordered, several
+from equipoise.data.tables.options import Options
 from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
@@ -37,8 +38,8 @@ VERSION: Final = 1  # raise it whenever the same files give other parts
 SUMMARY = "Your own data: a folder per client with a folder per class, a table, arrays, or a data set of the Hub."
 PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
 TRANSFORM = Images(mean=(0.5,), std=(0.25,))
-ALPHA, TEST = 0.5, 0.2  # of a division among clients; a share of samples
-SIDE = 64  # pixels
+ALPHA, TEST, SIDE = Options.alpha, Options.test, Options.size
+SHARE = ("clients", "alpha", "test", "server_validation")  # options that decide who has which sample
 MANY = 20  # clients, from which on they are tested together unless the user says otherwise
 # bytes of decoded images that are read whole: batches of these cost less, and engines may stack them
 IN_MEMORY = 1 << 28
@@ -49,39 +50,7 @@ ALL, COMMON = "all", "common"  # names of test sets that are nobody's own
 TESTS = ("groups", "clients", "all")
 
 
-def scenario(
-    data: Path,
-    *,
-    clients: int | None = None,
-    alpha: float = ALPHA,
-    test: float = TEST,
-    server_validation: float = 0.0,
-    tests: str | None = None,
-    size: int = SIDE,
-    measures: str | Sequence[str] = (),
-    label: str | None = None,
-    client: str | None = None,
-    group: str | Sequence[str] | None = None,
-    split: str | None = None,
-    subject: str | None = None,
-    image: str | None = None,
-    leave_out: str | Sequence[str] = (),
-    positive: str | int | None = None,
-    range: str | Sequence[float] | None = None,
-    keep: str | Sequence[str] = (),
-    not_missing: str | Sequence[str] = (),
-    inputs: str | Sequence[str] | None = None,
-    unlabelled: str | None = None,
-    unknown: str | None = None,
-    sep: str | None = None,
-    decimal: str | None = None,
-    thousands: str | None = None,
-    encoding: str | None = None,
-    download: bool = False,
-    task: str | None = None,
-    columns: Mapping[str, Any] | None = None,
-    held: Draw = NOTHING,
-) -> Described:
+def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
     """Make a federation of what the user has; :func:`equipoise.data.formats.reading.read_user_data` says what that may be.
 
     Where the data do not say what is for testing, a part of every client's samples is drawn, as evenly over the classes as
@@ -91,51 +60,21 @@ def scenario(
     ----------
     data : folder, file, ``hub:OWNER/NAME``, or a function of your own, ``data.py:clients``, which is called with the ``seed`` if its
         signature has one.
-    clients : >= 1, among so many the training data are divided, if they do not say whose they are: by classes, in regression
-        by ten bands of the numbers to predict, with shares from a Dirichlet distribution.
-    alpha : >= 0.01; the lower, the more the divided clients differ.
-    test : in (0, 0.5], share of a client's samples that is drawn for testing; at least one of two or more.
-    server_validation : in [0, 0.5], share of its training samples that is drawn for the server, for methods that need such.
-    tests : what a test set is: ``"groups"``, by the values of the column group; ``"clients"``; ``"all"``, one for all. By
-        default groups if there is such a column, then clients, up to 20 of them.
-    size : >= 8, side of images in pixels.
-    measures : recorded in addition to the accuracy, names of ``metrics.MEASURES`` or ``"rates"``, which are recorded in
-        any case where there is a column group.
-    label, client, split, subject, image : names of columns that differ from the usual ones. The rows of one ``subject``, a person, are all
-        for training, all for testing or all held out.
-    group : columns of groups, ``"sex"`` or ``["sex", "race"]``; ``"age:40,60"`` divides numbers into bands. Test sets are by the values of
-        all, and each is a sensitive attribute.
-    leave_out : columns that are no features.
-    positive : the class that true-positive rates are about. By default that of two which names tell (1, yes, true, positive, case),
-        else the second of two, which is then said; of more classes each.
-    range : two numbers, the grey levels of image files that become black and white. By default 0 and 255 of images with 8 bits, and
-        of others the least and the largest of all images.
-    keep : columns that are features, although they have no name or count the rows; without it these are left out, with a note.
-    not_missing : words such as NA that are names of classes, clients or groups, and not said to be missing.
-    inputs : the columns that may be features; by default all that have no other purpose. ``equipoise init`` writes them down.
-    unlabelled : ``"leave-out"``: rows without a label are left out; by default they are an error.
-    unknown : the name of a group for people whose group is missing; by default such a row is an error.
-    sep, decimal, thousands, encoding : of a table that is text: the sign between cells, ``"."`` or ``","`` before the digits of a
-        fraction, the sign between thousands, and how letters are written, ``"latin-1"`` for one; by default what the first lines show,
-        what the cells allow if that is one reading, and UTF-8.
-    download : whether a data set of the Hub may be downloaded.
-    columns : what columns of a table are, by name, where that is not what it seems: ``{"zip": {"kind": "category", "least": 20}}``; see
-        :class:`equipoise.data.tables.schema.Feature`.
-    task : what labels are: ``"regression"``, numbers to predict, as in ``"regression(loss=huber)"``, or ``"classification"``, classes;
-        by default classes.
     held : what clients hold out of their training rows in the run, see :func:`equipoise.scenarios.load`.
+    options : see :class:`equipoise.data.tables.options.Options`.
 
     Raises
     ------
     DataError : the data are not as they should be. ValueError : an option is out of its range, or does not fit the data.
     """
-    wanted = columns_of(**locals())  # which takes its own of all options
-    _check(clients, test, server_validation, tests, size)
-    between = edges(range)
+    given = Options(**options)
+    wanted, tests, size, task = columns_of(**options), given.tests, given.size, given.task
+    _check(given)
+    between, download = edges(given.range), given.download
     own = first = _read(str(data), wanted, download, between)
-    require_used(own, alpha, test, size)
+    require_used(own, given)
     seeded = own_code.is_reference(str(data)) and "seed" in own_code.takes(str(data))
-    share: dict[str, Any] = {"clients": clients, "alpha": alpha, "test": test, "server_validation": server_validation}
+    share: dict[str, Any] = {name: getattr(given, name) for name in SHARE}
     parts = divided(own, 0, **share)  # of any seed: what does not fit is said before a run begins
     test_sets(own, parts, tests)
     sample: tuple[int, ...] = (3, size, size)
@@ -147,7 +86,7 @@ def scenario(
     else:
         coder = coder_of(own, parts, held)
         sample, images = (len(coder.names),), False
-    chosen_class = None if positive is None else check_positive(own, positive)
+    chosen_class = None if given.positive is None else check_positive(own, given.positive)
     rates = [RATES] if own.group is not None and not own.regression else []
     description = Description(
         name="own",
@@ -157,7 +96,7 @@ def scenario(
         n_classes=len(own.classes),
         network="cnn" if images and min(sample[1:]) >= SMALLEST else "mlp",
         protocol=PROTOCOL,
-        measures=chosen([*several(measures), *rates]),
+        measures=chosen([*several(given.measures), *rates]),
         has_server_validation=bool(parts.validation),
         classes=own.classes,
         positive=chosen_class,
@@ -229,21 +168,21 @@ def edges(written: str | Sequence[float] | None) -> Range | None:
     return low, high
 
 
-def _check(clients: object, test: float, server_validation: float, tests: object, size: object) -> None:
-    if clients is not None:
-        check_whole("own: clients", clients, 1)
-    check_number("own: test", test, 0, 0.5, ", the share of a client's samples to test on", above=True)
-    check_number("own: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
-    if tests is not None:
-        check_option("own: tests", tests, TESTS)
-    check_whole("own: size", size, SMALLEST, meaning=" pixels")
+def _check(given: Options) -> None:
+    if given.clients is not None:
+        check_whole("own: clients", given.clients, 1)
+    check_number("own: test", given.test, 0, 0.5, ", the share of a client's samples to test on", above=True)
+    check_number("own: server_validation", given.server_validation, 0, 0.5, ", the share that the server gets")
+    if given.tests is not None:
+        check_option("own: tests", given.tests, TESTS)
+    check_whole("own: size", given.size, SMALLEST, meaning=" pixels")
 
 
-def require_used(own: UserData, alpha: float = ALPHA, test: float = TEST, size: int = SIDE, **_others: object) -> None:
+def require_used(own: UserData, given: Options) -> None:
     """Refuse options of :func:`scenario` that change nothing about these data."""
-    require_use({"alpha": own.client is not None and alpha != ALPHA}, together="clients that the data name")
-    require_use({"test": "test" in (own.split or ()) and test != TEST}, together="a part test of the data")
-    require_use({"size": size != SIDE and not isinstance(own.inputs, Pictures)}, together=own.layout)
+    require_use({"alpha": own.client is not None and given.alpha != ALPHA}, together="clients that the data name")
+    require_use({"test": "test" in (own.split or ()) and given.test != TEST}, together="a part test of the data")
+    require_use({"size": given.size != SIDE and not isinstance(own.inputs, Pictures)}, together=own.layout)
 
 
 def check_positive(own: UserData, positive: str | int) -> str:

@@ -13,7 +13,7 @@ from equipoise.data.samples import OfPeople, Transform
 from equipoise.data.transforms import Images as Images
 from equipoise.metrics.collaborative import SERVER
 from equipoise.metrics.measures import TASKS as TASKS
-from equipoise.system import own_code
+from equipoise.system import calls, own_code
 from equipoise.system.suggestions import unknown
 
 CLASSIFICATION, REGRESSION = TASKS
@@ -27,7 +27,7 @@ def kind_of(task: str) -> str:
     ValueError : there is no such task.
     """
     own = own_code.split(str(task))[0]
-    name = getattr(own_code.load(own), "name", None) if own else str(task).partition("(")[0].strip()
+    name = getattr(own_code.load(own), "name", None) if own else calls.read(str(task)).name
     if name not in TASKS:
         raise ValueError(unknown("task", str(task), TASKS))
     return name

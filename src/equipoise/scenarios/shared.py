@@ -22,11 +22,13 @@ from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
 from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
 from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, numbered, ordered
+from equipoise.data.tables.options import AGREED
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
 from equipoise.scenarios.given import cell_codes, require_apart, row_codes
 from equipoise.scenarios.own import Parts, columns_of, divided
+from equipoise.system import calls
 from equipoise.system.environment import versions
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import check_number
@@ -37,19 +39,6 @@ log = logging.getLogger(__name__)
 FORMAT: Final = 4  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
-AGREED = (
-    "label",
-    "group",
-    "split",
-    "subject",
-    "leave_out",
-    "keep",
-    "not_missing",
-    "unlabelled",
-    "unknown",
-    "task",
-    "columns",
-)  # options
 
 Rows = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
@@ -93,8 +82,9 @@ class SharedSchema:
         """The task, with the centre and scale of numbers to predict."""
         if self.classes:
             return "classification"
-        options = str(self.options.get("task") or "").partition("(")[2].rstrip(") ")  # such as loss=huber
-        return f"regression({options}{', ' * bool(options)}centre={self.centre!r}, scale={self.scale!r})"
+        options = calls.read(str(self.options.get("task") or "")).pairs or ()  # such as loss=huber
+        own = [*filter(any, options), ("centre", repr(self.centre)), ("scale", repr(self.scale))]
+        return f"regression({', '.join(map('='.join, own))})"
 
     def read(self, data: str | Path, **written: Any) -> tuple[Rows, Rows]:
         """The training and test rows of a site's table: ``(x, y)``, or ``(x, y, s)`` with sensitive attributes.

@@ -1,7 +1,12 @@
-"""Text such as ``cosine(0.1, warmup=5)``: a name, and in brackets values, some of them with a key."""
+"""Text such as ``cosine(0.1, warmup=5)``: a name, and in brackets values, some of them with a key.
+
+Nothing in it is run, and the time is in proportion to its length. Python's own parser would refuse much of what may be written, such as
+``007`` or a path with blanks.
+"""
 
 import re
-from itertools import accumulate, pairwise
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.DOTALL)
@@ -9,27 +14,41 @@ BRACKETS = {"(": 1, "[": 1, ")": -1, "]": -1}
 
 
 class Call(NamedTuple):
-    """A name, the :func:`pairs` in the brackets after it (None without brackets), and whether these are closed, at the end."""
+    """A name, the :func:`pairs` in the brackets after it (None without brackets), and the text after these (None if they are not closed)."""
 
     name: str
     pairs: list[tuple[str, str]] | None
-    closed: bool
+    rest: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the brackets, if any, are closed at the end."""
+        return self.rest == ""
 
 
 def read(text: str) -> Call:
     """The parts of a call."""
     name, bracket, inside = text.strip().partition("(")
-    depths = [*accumulate(BRACKETS.get(token, 0) for token in TOKEN.findall(bracket + inside))]
-    closed = 0 in depths and depths.index(0) == len(depths) - 1
-    return Call(name.strip(), pairs(inside.removesuffix(")")) if bracket else None, closed)
+    if not bracket:
+        return Call(name.strip(), None, "")
+    end = next((token for token, depth in _tokens(inside) if depth < 0), None)
+    if end is None or end[0] != ")":
+        return Call(name.strip(), pairs(inside), None)
+    return Call(name.strip(), pairs(inside[: end.start()]), inside[end.end() :])
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
     """Key and value of each part between the commas outside brackets and quotes; the key of a value alone is empty."""
-    tokens = TOKEN.findall(text)
-    depths = accumulate(BRACKETS.get(token, 0) for token in tokens)
-    ends = [k for k, (token, depth) in enumerate(zip(tokens, depths, strict=True)) if token == "," and not depth]
-    return [_pair("".join(tokens[a + 1 : b])) for a, b in pairwise([-1, *ends, len(tokens)])]
+    ends = [token.start() for token, depth in _tokens(text) if token[0] == "," and not depth]
+    return [_pair(text[a + 1 : b]) for a, b in pairwise([-1, *ends, len(text)])]
+
+
+def _tokens(text: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Every sign or quoted text, and how many brackets are open after it."""
+    depth = 0
+    for token in TOKEN.finditer(text):
+        depth += BRACKETS.get(token[0], 0)
+        yield token, depth
 
 
 def _pair(part: str) -> tuple[str, str]:

@@ -1,4 +1,7 @@
-"""Values that must be in a range: arguments of a function, and fields of a dataclass; one error message for both."""
+"""Values that must be in a range: arguments of a function, and fields of a dataclass; one error message for both.
+
+A field of a dataclass can also have what other modules ask about it, see :func:`setting`.
+"""
 
 import math
 import re
@@ -297,3 +300,48 @@ def _fits(parameter: Field[Any], value: Any) -> bool:
     if isinstance(allowed, Range) and not isinstance(value, int | float):  # the numbers that a results file can hold
         return False
     return value in allowed
+
+
+def setting(
+    parameter: Any, meaning: str, usual: str = "", *, example: object = None, group: str = "Training", marks: str = ""
+) -> Any:
+    """A field with its documentation, and with all that other modules ask about it.
+
+    Parameters
+    ----------
+    parameter : a field with a default and a range.
+    meaning : one line.
+    usual : the default in words, if a run has another than the field.
+    example : a value to show where the default is None.
+    group : the title under which the help shows it.
+    marks : words with blanks between them. ``together``: it changes only what clients reach together, not what each reaches alone.
+        ``simulated``: only a simulation has it; ``presence``: it is about clients that come and go. ``machine``: it is about how runs are
+        computed. ``operation``: no result depends on it. ``shown``: it changes what is shown where, and no training. ``free``: a run that was
+        begun with a different value may continue. ``local``: each site has its own, or none, and no server sets it. ``newer``: earlier
+        versions lack it, and did what the default does. Of the user's own data, ``agreed``: all sites have it in common; ``written``: it is
+        about tables that are text; ``column``: it names one.
+    """
+    more = {"meaning": meaning, "usual": usual, "example": example, "group": group, "marks": marks.split()}
+    return field(default=parameter.default, metadata={**parameter.metadata, **more})
+
+
+def marked(cls: Any, *marks: str) -> tuple[str, ...]:
+    """The names of the settings of a class that have one of some marks."""
+    return tuple(f.name for f in fields(cls) if not {*marks}.isdisjoint(f.metadata.get("marks", ())))
+
+
+def like(cls: Any, name: str, default: object) -> Any:
+    """The setting of a class with another default."""
+    return field(default=default, metadata=cls.__dataclass_fields__[name].metadata)
+
+
+def meaning(f: Field[Any]) -> str:
+    """The meaning of a setting, and its range if it is a bounded fraction."""
+    allowed = f.metadata.get("allowed")
+    bounded = isinstance(allowed, Range) and not allowed.whole and allowed.high < float("inf")
+    return f"{f.metadata['meaning']}, {describe(f)}" if bounded else str(f.metadata["meaning"])
+
+
+def usual(f: Field[Any]) -> str:
+    """The default of a setting, in words."""
+    return f.metadata["usual"] or str(f.default)

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from equipoise.system import calls
 from equipoise.system.suggestions import near
 from equipoise.system.text import read_value
 
@@ -119,21 +120,20 @@ def read(name: str, given: object) -> Space:
     """
     if isinstance(given, Interval | Values):
         return given
-    text = given if isinstance(given, str) else ""
-    kind, bracket, rest = text.strip().partition("(")
-    listed: Any = (
-        [read_value(part) for part in (rest.removesuffix(")") if bracket else text).split(",")] if text else given
-    )
+    call, listed = calls.read("among"), given
+    if isinstance(given, str):
+        call = calls.read(given if "(" in given else f"among({given})")
+        listed = [read_value("=".join(filter(None, pair))) for pair in call.pairs or ()]
     try:
-        if isinstance(listed, list | tuple) and len(listed) > 1:
-            if not bracket or (kind == "among" and rest.endswith(")")):
+        if isinstance(listed, list | tuple) and len(listed) > 1 and call.complete:
+            if call.name == "among":
                 return Values(tuple(listed))
-            if kind in KINDS and rest.endswith(")") and len(listed) == 2:
+            if call.name in KINDS and len(listed) == 2:
                 low, high = listed
-                return Interval(low, high, KINDS[kind])
+                return Interval(low, high, KINDS[call.name])
     except ValueError as error:
         raise ValueError(f"search {name}: {error}") from None
-    suggestion = near(kind, KINDS) if bracket and kind not in KINDS else ""
+    suggestion = near(call.name, KINDS) if call.name not in (*KINDS, "among") else ""
     raise ValueError(f"search {name}: expected {EXAMPLES}; found {given!r}.{suggestion}")
 
 

@@ -34,6 +34,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method, MethodError, make_rules, read_values, text_of
 from equipoise.federation.round import one_round, public
 from equipoise.records.record import Record
+from equipoise.system import calls
 from equipoise.system.suggestions import some
 from equipoise.system.tree import tree_map
 from equipoise.testing import federations
@@ -282,9 +283,8 @@ def method_reads_back(subject: Subject) -> None:
 
     for rule in method.rules:
         require(hash(rule) == hash(copy.deepcopy(rule)), f"a copy of {type(rule).__name__}")
-        name, _, inside = text_of(rule).partition("(")
-        values = read_values(inside.removesuffix(")"), name)
-        again = make_rules(CatalogueEntry((type(rule),), "", ""), values, name, name)
+        name, pairs, _ = calls.read(text_of(rule))
+        again = make_rules(CatalogueEntry((type(rule),), "", ""), read_values(pairs or (), name), name, name)
         require(again == [rule], f"the text {text_of(rule)!r}")
     for twin in (copy.copy(method), copy.deepcopy(method), Method(method.rules)):
         require(twin == method, "a copy")

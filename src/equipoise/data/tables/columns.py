@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures
+from equipoise.data.tables.options import WRITTEN as WRITTEN
 from equipoise.system.suggestions import near, some
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ ROLES = ("client", "split", "subject")  # of columns, in addition to labels, gro
 SHOWN = 5  # names in a sentence
 THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")  # signs between them
 LEAVE_OUT = "leave-out"
-WRITTEN = ("sep", "decimal", "thousands", "encoding")  # options of tables that are text
 PROBLEMS = 10  # in an error
 MANY = 50  # columns in a sentence
 INTEGER = re.compile(r"[+-]?\d{1,4000}", re.ASCII)  # more are text to Python

@@ -22,16 +22,18 @@ from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.masks import MaskError, comparison, model_digest, public_key, sha256, transcript
 from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memory, read_peers
 from equipoise.flower.secagg.sums import MaskedVector, SumRequest
-from equipoise.flower.settings import ON_SERVER
+from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import questions
 from equipoise.flower.site.site import Site, SiteError, TrainingError, job_of, train
 from equipoise.system import tensor_files
 from equipoise.system.files import locked, make_private
+from equipoise.system.ranges import marked
 
 log = logging.getLogger(__name__)
 
 LEAST_SITES, MOST_WEIGHT = 3, 0.75  # of a sum that a site takes part in, unless its node config says otherwise
-LATER = {name.replace("_", "-") for name in ("rounds", *ON_SERVER)}  # of a run's configuration, which may change them
+# of a run's configuration, which may change them
+LATER = {name.replace("_", "-") for name in ("rounds", *marked(AppSettings, "operation"))}
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
