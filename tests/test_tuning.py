@@ -38,6 +38,7 @@ from equipoise.report import tuning as shown
 from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
 from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.configuration import RunError
+from equipoise.runs.plan import Outcome, train
 from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
 from equipoise.system.errors import CODE, SETTINGS
 from equipoise.system.seals import sealed_text
@@ -45,7 +46,7 @@ from equipoise.system.search import among, log_uniform, read, uniform
 from equipoise.system.text import Said
 from equipoise.system.workers import Worker
 from helpers import in_one
-from run_helpers import TINY, config, equipoise as equipoise, here as here
+from run_helpers import TINY, config, equipoise as equipoise, here as here, started
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -943,18 +944,24 @@ def test_a_folder_of_another_command_is_refused(
     assert [path.name for path in (tmp_path / "x").iterdir()] == [name]
 
 
+def failed_with(text: str, kind: str) -> RunError:
+    error = RunError(text)
+    error.kind = kind
+    return error
+
+
 def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the kind of the error, whatever its words are."""
-    whys = [Said("killed by signal 9", CODE), Said("some words", SETTINGS)]
-    monkeypatch.setattr(choosing, "complete", lambda paths, *_, **__: dict(zip(paths, whys, strict=True)))
+    whys = [failed_with("killed by signal 9", CODE), failed_with("some words", SETTINGS)]
+    monkeypatch.setattr(choosing, "finish", lambda cells, *_, **__: [*map(Outcome, cells, whys)])
     candidates = choosing.Candidates({"fedavg": ("fedavg", {})}, "digits", {"rounds": 2}, {})
     with pytest.raises(choosing.TrialError, match="fedavg cannot be tuned: killed by signal 9"):
         choosing.choose(candidates, Budget(draws=2), tmp_path / "killed")
     whys[0] = whys[1]
     assert choosing.choose(candidates, Budget(draws=2), tmp_path / "diverged").choices["fedavg"].settings == {}
-    whys[:] = [Said("training diverged in all of them", "")] * 2
+    whys[:] = [failed_with("training diverged in all of them", "")] * 2
     with pytest.raises(choosing.TrialError, match="training diverged in all"):
         choosing.choose(candidates, Budget(draws=2), tmp_path / "wrong")
 
@@ -975,16 +982,16 @@ def test_the_kind_of_a_missed_quorum_follows_from_the_reasons(reasons: list[str]
 
 
 def test_a_worker_tells_the_kind_of_an_error(tmp_path: Path) -> None:
-    worker = Worker()
-    command = ["run", "-m", "fedavg", "-s", "digits", "--rounds", "1", "--runs", str(tmp_path), "--lr"]
-    none, spoilt = worker.run([*command, "-1"]), worker.run([*command, "1e30"])
-    assert none is not None
-    assert spoilt is not None
-    assert (none.key, spoilt.key) == ("", SETTINGS), (none, spoilt)
-    worker.process.kill()
-    ended = worker.run(["run", "fedavg"])
-    assert ended is not None
-    assert (ended, ended.key) == ("killed by signal 9", CODE)
+    started(tmp_path / "run", config("fedavg", rounds=1, lr=1e30))
+    worker, kinds = Worker(), dict[str, str]()
+    for name in ("nothing", "run", "killed"):
+        if name == "killed":
+            worker.process.kill()
+        with pytest.raises(RunError) as caught:
+            worker.call(train, [str(tmp_path / name)], {"workers": 1})
+        kinds[name] = caught.value.kind
+    assert kinds == {"nothing": "", "run": SETTINGS, "killed": CODE}
+    assert str(caught.value) == "killed by signal 9"
     worker.close()
 
 

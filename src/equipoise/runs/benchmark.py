@@ -23,8 +23,7 @@ from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, directory as runs, tuning, unchanged
-from equipoise.runs.comparison import complete, fitting
+from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
 from equipoise.runs.configuration import RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults
 from equipoise.runs.tuning import TUNING, Budget
@@ -35,6 +34,7 @@ from equipoise.system.errors import ExpectedError
 from equipoise.system.files import ANYWHERE, PART, read_regular, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
+from equipoise.system.workers import Processes
 
 log = logging.getLogger(__name__)
 
@@ -413,14 +413,15 @@ def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, **how: Any) ->
     """Test the chosen settings with the seeds of the suite, in new processes, which build test data."""
     if not chosen:
         return
-    configs = {cell.place(seed): cell.config(seed) for cell in chosen for seed in range(suite.seeds)}
-    for path, config in configs.items():
-        runs.start(config, path)
-    failed = complete(configs, jobs or fitting([*configs.values()]), **how)
-    for cell in chosen:
-        for seed in range(suite.seeds):
-            if why := failed.get(cell.place(seed)):
-                cell.fail(f"seed {seed}: {why}")
+    every = [plan.Cell((cell, k), cell.config(k), cell.place(k)) for cell in chosen for k in range(suite.seeds)]
+    for run in every:
+        runs.start(run.config, run.folder)
+    with Processes(jobs or plan.fitting([run.config for run in every])) as where:
+        outcomes = plan.finish(every, where, **how)
+    for outcome in outcomes:
+        if outcome.why:
+            cell, seed = outcome.cell.key
+            cell.fail(f"seed {seed}: {outcome.why}")
 
 
 def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:

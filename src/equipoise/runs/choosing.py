@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -12,16 +11,15 @@ from typing import Any, Final
 
 from equipoise import scenarios
 from equipoise.federation import fingerprint
-from equipoise.federation.directory import MANIFEST, METRICS
-from equipoise.federation.history import History
+from equipoise.federation.directory import MANIFEST
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import TRIALS
 from equipoise.records.meta import Content, Tuned
-from equipoise.runs import directory as runs, tuning, unchanged
-from equipoise.runs.comparison import Progress, complete, fitting
+from equipoise.runs import directory as runs, plan, tuning, unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
+from equipoise.runs.plan import Cell, Progress, finish, fitting
 from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files, hashes, own_code, places
@@ -29,8 +27,7 @@ from equipoise.system.errors import CODE, SETTINGS, RunError
 from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
-from equipoise.system.text import key_of
-from equipoise.system.workers import Workers
+from equipoise.system.workers import Processes, Workers
 
 APART: Final = (  # fields of a configuration that are no conditions of a choice, or have an entry of their own
     "label", "method", "lr", "seed", "data", "scenario_options", "own_code", "tuned", "report", "sealed", "rewarded", "left_out", "validation",
@@ -201,8 +198,10 @@ def choose(
         if on_progress is not None:
             on_progress(min(done[0], total), total)
 
-    def ended(configs: Mapping[tuple[Trial, str], RunConfig], **how: Any) -> dict[Trial, list[Outcome]]:
-        return _trained(folder, configs, partial(complete, jobs=jobs, lines=lines, workers=kept, **how))
+    def ended(
+        configs: Mapping[tuple[Trial, str], RunConfig], until: int | None = None, **how: Any
+    ) -> dict[Trial, list[Outcome]]:
+        return _trained(folder, configs, until, partial(finish, where=where, lines=lines, **how))
 
     def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[Outcome]]:
         configs = {
@@ -224,7 +223,7 @@ def choose(
         }
         return ended(configs)
 
-    with files.claimed(base), nullcontext(workers) if workers else Workers() as kept:
+    with files.claimed(base), Processes(jobs, workers) as where:
         chosen = tuning.choose(
             spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
         )
@@ -334,20 +333,22 @@ def _place(trials_in: Path, trial: Trial, seed: str) -> Path:
 
 
 def _trained(
-    trials_in: Path, configs: Mapping[tuple[Trial, str], RunConfig], train: Callable[..., Mapping[Path, str]]
+    trials_in: Path,
+    configs: Mapping[tuple[Trial, str], RunConfig],
+    until: int | None,
+    train: Callable[[Sequence[Cell]], Sequence[plan.Outcome]],
 ) -> dict[Trial, list[Outcome]]:
     """The runs of trials, which ``train`` continues, and why those failed that did by their settings."""
-    places = {key: _place(trials_in, *key) for key in configs}
-    for key, config in configs.items():
-        runs.start(config, places[key])
-    failed = train({places[key]: config for key, config in configs.items()})
-    for label in {trial.label for trial, _ in configs}:
-        whys = [failed.get(path, "") for (trial, _), path in places.items() if trial.label == label]
-        others = [why for why in whys if why and key_of(why) != SETTINGS]
-        if others and (len(others) == len(whys) or CODE in map(key_of, others)):
+    cells = [Cell(key[0], config, _place(trials_in, *key), until) for key, config in configs.items()]
+    for cell in cells:
+        runs.start(cell.config, cell.folder)
+    outcomes = train(cells)
+    for label in {cell.key.label for cell in cells}:
+        errors = [outcome.error for outcome in outcomes if outcome.cell.key.label == label]
+        others = [error for error in errors if error is not None and error.kind != SETTINGS]
+        if others and (len(others) == len(errors) or CODE in [error.kind for error in others]):
             raise TrialError(f"{label} cannot be tuned: {others[0]}.")
     ended: dict[Trial, list[Outcome]] = {}
-    for (trial, _), path in places.items():
-        run = History.from_run(path) if path not in failed or (path / METRICS).exists() else None
-        ended.setdefault(trial, []).append((run, failed.get(path, "")))
+    for outcome in outcomes:
+        ended.setdefault(outcome.cell.key, []).append((outcome.history, outcome.why))
     return ended

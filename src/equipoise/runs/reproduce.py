@@ -19,14 +19,15 @@ from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
-from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment
+from equipoise.runs.plan import Cell, Progress, finish
 from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
+from equipoise.system.workers import Processes
 
 Draw = tuple[int, int | None]  # a seed, and the number of the division of the data, None for the seed's own
 
@@ -343,7 +344,7 @@ def _stem(config: RunConfig) -> str:
 def choose(planned: ReproductionPlan, **how: Any) -> ReproductionPlan:
     """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
 
-    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.comparison.complete`.
+    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.plan.finish`.
     A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
     """
     return _decided(planned, _completed(planned.trials, **how))
@@ -394,13 +395,17 @@ def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
     return reasons
 
 
-def _completed(planned: Sequence[PlannedRun], **how: Any) -> dict[Path, str]:
-    own = {run.path: run.config for run in planned}  # two rows may be the same run
-    for path, config in own.items():
+def _completed(
+    planned: Sequence[PlannedRun], jobs: int = 1, on_progress: Progress | None = None, *, lines: bool = False
+) -> dict[Path, str]:
+    cells = {run.path: Cell((run.part, run.row, run.seed), run.config, run.path) for run in planned}
+    for path, cell in cells.items():  # two rows may be the same run
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / f".{path.name}.lock", wait=True):
-            runs.start(config, path)
-    return complete(own, **how)
+            runs.start(cell.config, path)
+    with Processes(jobs) as where:
+        outcomes = finish([*cells.values()], where, on_progress, lines=lines)
+    return {outcome.cell.folder: outcome.why for outcome in outcomes if outcome.why}
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:
