@@ -264,7 +264,7 @@ class InProcess:
     def call(self, function: Callable[..., object], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         with self.turn:
             try:
-                function(*json.loads(json.dumps(arguments)), **{**json.loads(json.dumps(keywords)), "workers": None})
+                function(*json.loads(json.dumps(arguments)), **json.loads(json.dumps(keywords)))
             except (ExpectedError, ValueError, TypeError) as error:
                 failed = RunError(str(error).rstrip("."))
                 failed.kind = getattr(error, "kind", "")

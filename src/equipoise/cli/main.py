@@ -167,7 +167,7 @@ def main() -> NoReturn:
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a sign shows "?" for it
             stream.reconfigure(errors="replace")
     try:
-        with trust.agreed("--trust" in sys.argv):
+        with trust.agreed(trust.EVERYTHING * ("--trust" in sys.argv)):
             _run(partial(commands(), arguments, prog_name="equipoise", standalone_mode=True), arguments, debug)
     finally:
         _flush(debug)

@@ -31,10 +31,9 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import ANYWHERE, PART, read_regular, write_atomically
+from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
-from equipoise.system.workers import Processes
 
 log = logging.getLogger(__name__)
 
@@ -317,7 +316,7 @@ def run(
         progress = None if on_progress is None else partial(on_progress, part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
         _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
-        _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress=progress, lines=lines)
+        _test(suite, [cell for cell in left if cell.chosen], jobs=jobs, on_progress=progress, lines=lines)
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
@@ -325,11 +324,11 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
 
     Raises
     ------
-    SuiteError : naming the condition that differs; or a folder of something else.
+    SuiteError : naming the condition that differs.
+    RunError : a folder of something else.
     """
     path = base / CONDITIONS
-    if not path.exists() and base.exists() and any(not entry.name.endswith(PART) for entry in base.iterdir()):
-        raise SuiteError(f"{base} is not empty and holds no results of a suite. Choose another --name.")
+    require_own(base, "results of a suite", CONDITIONS, another="Choose another --name")
     before = _conditions(base)
     now: Content = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
     for part in suite.scenario:
@@ -392,11 +391,11 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
     where = first.base / first.part.name
     candidates = first.candidates([cell.method for cell in usable])
     try:
-        every = choosing.choose(
+        every = choosing.choose_in_processes(
             candidates,
             suite.budget,
             where / f"shard-{shard[0]}-of-{shard[1]}",
-            trials_in=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
+            folder=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
             **how,
         )
     except choosing.TrialError as error:
@@ -409,16 +408,14 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
         tuning.write(every.only(cell.method), cell.folder, candidates.file())
 
 
-def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, **how: Any) -> None:
+def _test(suite: Suite, chosen: Sequence[Cell], **how: Any) -> None:
     """Test the chosen settings with the seeds of the suite, in new processes, which build test data."""
     if not chosen:
         return
     every = [plan.Cell((cell, k), cell.config(k), cell.place(k)) for cell in chosen for k in range(suite.seeds)]
     for run in every:
         runs.start(run.config, run.folder)
-    with Processes(jobs or plan.fitting([run.config for run in every])) as where:
-        outcomes = plan.finish(every, where, **how)
-    for outcome in outcomes:
+    for outcome in plan.finish(every, **how):
         if outcome.why:
             cell, seed = outcome.cell.key
             cell.fail(f"seed {seed}: {outcome.why}")

@@ -14,7 +14,7 @@ from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.runs.plan import Cell, Progress, finish
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
-from equipoise.system.workers import Processes, Workers
+from equipoise.system.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ def compare(
     """
     if any((base / name).exists() for name in (CONDITIONS, CHOSEN)):
         raise RunError(f"{base} holds a benchmark, or a choice of settings. Choose another --name.")
-    where, paths = Processes(jobs, workers), directories(base, configs)
+    if jobs < 1:
+        raise ValueError(f"jobs must be >= 1; found {jobs}.")
+    paths = directories(base, configs)
     cells = [Cell(path.name, config, path) for config, path in zip(configs, paths, strict=True)]
     for k, path in enumerate(paths):
         if path in paths[:k]:
@@ -67,8 +69,7 @@ def compare(
     for cell in cells:
         runs.start(cell.config, cell.folder)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
-    with where:
-        outcomes = finish(cells, where, on_progress, lines=lines)
+    outcomes = finish(cells, jobs, on_progress, lines=lines, workers=workers)
     if failed := [outcome for outcome in outcomes if outcome.why]:
         named = "\n".join(f"{outcome.cell.folder.name}: {outcome.why}" for outcome in failed)
         rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""

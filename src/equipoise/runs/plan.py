@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig
 from equipoise.runs.status import Watch
-from equipoise.system.errors import CODE, ExpectedError
+from equipoise.system.errors import SETTINGS, ExpectedError
 from equipoise.system.files import open_regular
-from equipoise.system.workers import Processes, cores
+from equipoise.system.workers import Processes, Workers, cores
 
 Progress = Callable[[int, int], None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
@@ -58,12 +59,20 @@ class Outcome:
     error: ExpectedError | None = None
     trained: History | None = None
 
+    @classmethod
+    def of(cls, cell: Cell, future: Future[Any]) -> Outcome:
+        """That of a future; any other error is raised."""
+        try:
+            return cls(cell, trained=future.result())
+        except ExpectedError as error:
+            return cls(cell, error)
+
     @property
     def why(self) -> str:
         """Why it failed; empty if it did not."""
         return "" if self.error is None else str(self.error)
 
-    @property
+    @cached_property
     def history(self) -> History | None:
         """What it has recorded, if anything."""
         recorded = self.trained is None and (self.cell.folder / METRICS).exists()
@@ -71,7 +80,7 @@ class Outcome:
 
 
 class Here(Executor):
-    """Calls functions in this process, at once. An error of the user's own code, or of no expected kind, is raised where it is."""
+    """Calls functions in this process, at once. An error that other settings cannot help is raised where it is."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
         """Call a function."""
@@ -79,7 +88,7 @@ class Here(Executor):
         try:
             future.set_result(function(*arguments, **keywords))
         except ExpectedError as error:
-            if error.kind == CODE:  # no other cell can be better
+            if error.kind != SETTINGS:
                 raise
             future.set_exception(error)
         return future
@@ -100,35 +109,35 @@ def run(
     for cell in cells:
         waiting[future := submit(cell)] = cell
         if future.done():
-            yield _outcome(waiting.pop(future), future)
+            yield Outcome.of(waiting.pop(future), future)
     while waiting:
         done = wait(waiting, POLL).done
         look()
         for future in [future for future in waiting if future in done]:
-            yield _outcome(waiting.pop(future), future)
-
-
-def _outcome(cell: Cell, future: Future[Any]) -> Outcome:
-    try:
-        return Outcome(cell, trained=future.result())
-    except ExpectedError as error:
-        return Outcome(cell, error)
+            yield Outcome.of(waiting.pop(future), future)
 
 
 def finish(
-    cells: Sequence[Cell], where: Processes, on_progress: Progress | None = None, *, lines: bool = False
+    cells: Sequence[Cell],
+    jobs: int | None = None,
+    on_progress: Progress | None = None,
+    *,
+    lines: bool = False,
+    workers: Workers | None = None,
 ) -> list[Outcome]:
     """Train runs that are begun in their folders, those that have ended already excepted; their outcomes, in order.
 
     Parameters
     ----------
     cells : with a :class:`equipoise.runs.configuration.RunConfig`, each in a folder of :func:`equipoise.runs.directory.start`.
-    where : who trains them. No result depends on it.
+    jobs : processes at a time, >= 1; None: as many as fit. No result depends on it.
     on_progress : called with the rounds done and to do, over all cells.
     lines : write lines about every run to standard error, if that is no terminal.
+    workers : processes that are kept for further calls; None: new ones.
     """
+    jobs = fitting([cell.config for cell in cells]) if jobs is None else jobs
     left = [cell for cell in cells if not cell.ended]
-    watch = Watch([cell.folder for cell in cells], lines, where.jobs)
+    watch = Watch([cell.folder for cell in cells], lines, jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
     total, looks = sum(min(cell.config.rounds, cell.until or cell.config.rounds) for cell in cells), itertools.count()
 
@@ -143,16 +152,16 @@ def finish(
     def submit(cell: Cell) -> Future[Any]:
         config: RunConfig = cell.config
         needs = json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
-        workers = max(1, cores() // where.jobs)
-        return where.submit(train, str(cell.folder), workers=workers, until=cell.until, needs=needs)
+        return where.submit(train, str(cell.folder), max(1, cores() // jobs), cell.until, needs=needs)
 
-    outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
+    with Processes(jobs, workers) as where:
+        outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
     watch.look()
     return [outcomes.get(id(cell), Outcome(cell)) for cell in cells]
 
 
 def train(
-    folder: str, *, workers: int | None = None, until: int | None = None, data: str | None = None, needs: str = ""
+    folder: str, workers: int | None = None, until: int | None = None, *, data: str | None = None, needs: str = ""
 ) -> None:
     """Continue the run in a folder, as ``equipoise resume --quiet`` does; an executor may call it in any process.
 

@@ -21,13 +21,13 @@ from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
 from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment
-from equipoise.runs.plan import Cell, Progress, finish
+from equipoise.runs.plan import Cell, Outcome, finish
 from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
+from equipoise.system.errors import RunError
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
-from equipoise.system.workers import Processes
 
 Draw = tuple[int, int | None]  # a seed, and the number of the division of the data, None for the seed's own
 
@@ -374,7 +374,8 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     scores = []
     for trial in candidate.trials:
         why = failed.get(trial.path, "").partition(". ")[0]
-        result = judged([(None if why else History.from_run(trial.path), why)], by, trial.rounds)
+        outcome = Outcome(Cell(trial, trial.config, trial.path), RunError(why) if why else None)
+        result = judged([outcome], by, trial.rounds)
         if result.failed:
             return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {result.failed}")
         scores.append(result.scores[by])
@@ -395,17 +396,13 @@ def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
     return reasons
 
 
-def _completed(
-    planned: Sequence[PlannedRun], jobs: int = 1, on_progress: Progress | None = None, *, lines: bool = False
-) -> dict[Path, str]:
+def _completed(planned: Sequence[PlannedRun], **how: Any) -> dict[Path, str]:
     cells = {run.path: Cell((run.part, run.row, run.seed), run.config, run.path) for run in planned}
     for path, cell in cells.items():  # two rows may be the same run
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(cell.config, path)
-    with Processes(jobs) as where:
-        outcomes = finish([*cells.values()], where, on_progress, lines=lines)
-    return {outcome.cell.folder: outcome.why for outcome in outcomes if outcome.why}
+    return {outcome.cell.folder: outcome.why for outcome in finish([*cells.values()], **how) if outcome.why}
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:

@@ -26,11 +26,10 @@ SHOWN, LONGEST = 5, 300  # names in a message, and characters of each, which end
 
 
 @contextmanager
-def agreed(everything: bool = True) -> Iterator[None]:
-    """Let the user agree to ``everything`` while the block runs; what is agreed to in it is forgotten after it."""
+def agreed(more: str = EVERYTHING) -> Iterator[None]:
+    """Let the user agree to ``more`` while the block runs; what is agreed to in it is forgotten after it."""
     before = os.environ.get(VARIABLE, "")
-    if everything:
-        os.environ[VARIABLE] = f"{before} {EVERYTHING}"
+    os.environ[VARIABLE] = f"{before} {more}".strip()
     try:
         yield
     finally:

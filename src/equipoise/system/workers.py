@@ -9,11 +9,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 from equipoise.system import trust
 from equipoise.system.errors import CODE, RunError
@@ -132,22 +131,8 @@ class Workers:
         return self.by_slot[slot]
 
 
-class Call(NamedTuple):
-    """A function that waits for a process, and what data it ``needs``."""
-
-    future: Future[Any]
-    function: Callable[..., object]
-    arguments: Sequence[Any]
-    keywords: Mapping[str, Any]
-
-    @property
-    def needs(self) -> str:
-        """What data it reads; empty if that is not stated."""
-        return str(self.keywords.get("needs", ""))
-
-
-class Processes(Executor):
-    """Calls functions in processes, some at a time; those that read the same data follow one another in one process, which reads the data once.
+class Processes(ThreadPoolExecutor):
+    """Calls functions in processes, some at a time; those that need the same data follow one another in one process, which reads the data once.
 
     Parameters
     ----------
@@ -158,57 +143,47 @@ class Processes(Executor):
     def __init__(self, jobs: int, kept: Workers | None = None) -> None:
         if jobs < 1:
             raise ValueError(f"jobs must be >= 1; found {jobs}.")
-        self.jobs, self.own = jobs, kept is None
+        super().__init__(jobs)
+        self.jobs, self.free, self.own = jobs, {*range(jobs)}, kept is None
         self.kept = kept or Workers()
-        self.waiting = list[Call]()
-        self.free = {*range(jobs)}
+        self.waiting: dict[Future[Any], tuple[Callable[..., object], Sequence[Any], Mapping[str, Any]]] = {}
         self.lock = threading.Lock()
-        self.threads = ThreadPoolExecutor(jobs)
 
     def submit(self, function: Callable[..., object], /, *arguments: Any, **keywords: Any) -> Future[Any]:
         """Call a function of a module with arguments that JSON has; ``needs``, one of its keywords, is what data it reads."""
-        call = Call(Future(), function, arguments, keywords)
+        future: Future[Any] = Future()
         with self.lock:
-            self.waiting.append(call)
-        self.threads.submit(self._serve)
-        return call.future
+            self.waiting[future] = function, arguments, keywords
+        super().submit(self._serve)
+        return future
 
     def _serve(self) -> None:
         """Call one of the functions that wait in a free process."""
         with self.lock:
-            if not self.waiting:  # they were cancelled
+            if not self.waiting:  # they were stopped
                 return
             slot, last = min(self.free), self.kept.last
             others = {needs for k, needs in last.items() if k != slot}
-            waiting = Counter(call.needs for call in self.waiting)
-
-            def cost(call: Call) -> tuple[bool, bool, int]:
-                return call.needs != last.get(slot), call.needs in others, -waiting[call.needs]
-
-            call = min(self.waiting, key=cost)  # the first of those that are alike
-            self.waiting.remove(call)
+            needs = {future: str(keywords.get("needs", "")) for future, (*_, keywords) in self.waiting.items()}
+            # the first of those whose data this process had last, else of those whose data no other had
+            future = min(needs, key=lambda future: (needs[future] != last.get(slot), needs[future] in others))
+            call, worker = self.waiting.pop(future), self.kept.worker(slot)
+            last[slot] = needs[future]
             self.free.remove(slot)
-            last[slot] = call.needs
-            worker = self.kept.worker(slot)
         try:
-            worker.call(call.function, call.arguments, call.keywords)
-            call.future.set_result(None)
+            worker.call(*call)
+            future.set_result(None)
         except BaseException as error:
-            call.future.set_exception(error)
+            future.set_exception(error)
         finally:
             self.free.add(slot)
 
     def __exit__(self, *error: Any) -> None:
-        self.shutdown(cancel_futures=error[0] is not None)
-        if self.own:
-            self.kept.__exit__(*error)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes if what waits is cancelled; and wait for those that are at work."""
-        if cancel_futures:
+        if error[0] is not None:
             with self.lock:
-                while self.waiting:
-                    self.waiting.pop().future.cancel()
+                self.waiting.clear()
                 for worker in self.kept.by_slot.values():
                     worker.process.terminate()
-        self.threads.shutdown(wait)
+        super().__exit__(*error)
+        if self.own:
+            self.kept.__exit__(*error)
