@@ -175,7 +175,7 @@ def main() -> NoReturn:
 
 
 def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) -> None:
-    """Do what a command with some arguments does; an error ends it as :func:`main` says."""
+    """Do what a command with some arguments does; an error ends it with a status and one line."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with isolated():  # libraries start Python, too

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 from pydantic import Field, ValidationError
 
@@ -375,7 +375,7 @@ def _contents(part: Part) -> dict[str, Any]:
     return by_name if part.data is None else {**by_name, Path(part.data).name: of_data}
 
 
-def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how: Any) -> None:
+def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how: Unpack[plan.How]) -> None:
     """Choose the settings of cells of one scenario, together, so that processes are not started for each."""
     usable = []
     for cell in missing:
@@ -408,7 +408,7 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
         tuning.write(every.only(cell.method), cell.folder, candidates.file())
 
 
-def _test(suite: Suite, chosen: Sequence[Cell], **how: Any) -> None:
+def _test(suite: Suite, chosen: Sequence[Cell], **how: Unpack[plan.How]) -> None:
     """Test the chosen settings with the seeds of the suite, in new processes, which build test data."""
     if not chosen:
         return

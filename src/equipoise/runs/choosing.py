@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from equipoise import scenarios
 from equipoise.federation import fingerprint
@@ -20,7 +20,7 @@ from equipoise.records.directory import TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.runs import directory as runs, tuning, unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
-from equipoise.runs.plan import Cell, Outcome, Progress, finish, fitting
+from equipoise.runs.plan import Cell, How, Outcome, finish, fitting
 from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files, hashes, own_code, places
@@ -248,16 +248,21 @@ def choose(
     """
     methods, rounds, runs_in = subject.methods, subject.rounds, folder or base / TRIALS
     sealed = subject.sealed(budget)
-    others = subject.without(budget).items() if budget.by == LEAVE_OUT else ()
-    each = {f"-without-{k}-{name}": configure for k, (name, configure) in enumerate(others)}
+    clients = subject.without(budget).items() if budget.by == LEAVE_OUT else ()
+    others = {f"-without-{k}-{name}": configure for k, (name, configure) in enumerate(clients)}
     tuning.claim(base, budget, rounds, methods if folder is None else None)
 
     def advance(trials: Sequence[Trial], until: int, leave_out: bool) -> dict[Trial, list[Outcome]]:
         cells = [
-            Cell(trial, of(trial.label, trial.settings, seed=seed), _place(runs_in, trial, f"{seed}{name}"), until)
+            Cell(
+                trial,
+                configured(trial.label, trial.settings, seed=seed),
+                _place(runs_in, trial, f"{seed}{name}"),
+                until,
+            )
             for trial in trials
             for seed in budget.seeds
-            for name, of in (each if leave_out else {"": sealed}).items()
+            for name, configured in (others if leave_out else {"": sealed}).items()
         ]
         return _by_trial([*train(cells)])
 
@@ -268,17 +273,9 @@ def choose(
 
 
 def choose_in_processes(
-    candidates: Candidates,
-    budget: Budget,
-    base: Path,
-    *,
-    jobs: int | None = None,
-    on_progress: Progress | None = None,
-    lines: bool = False,
-    folder: Path | None = None,
-    workers: Workers | None = None,
+    candidates: Candidates, budget: Budget, base: Path, folder: Path | None = None, **how: Unpack[How]
 ) -> Tuning:
-    """The same by runs in processes, ``jobs`` at a time, which are ``workers`` or new ones; ``on_progress`` is called with the rounds done and to do."""
+    """The same by runs in processes; ``how`` they are trained: see :class:`equipoise.runs.plan.How`."""
     methods = candidates.parsed
     spaces = check(methods, budget, candidates.search)
     for name in ("patience", "select"):
@@ -293,6 +290,8 @@ def choose_in_processes(
     of_data = candidates.sealed, candidates.without, candidates.conditions
     subject = Subject(methods, spaces, rates, rounds, *of_data)
 
+    workers, on_progress = how.get("workers"), how.get("on_progress")
+
     def train(cells: Sequence[Cell]) -> list[Outcome]:
         total, before = budget.planned(rounds) * len(plain), done
 
@@ -304,9 +303,10 @@ def choose_in_processes(
 
         for cell in cells:
             runs.start(cell.config, cell.folder)
-        return finish(cells, jobs or fitting([*plain.values()]), shown, lines=lines, workers=kept)
+        return finish(cells, **(how | {"on_progress": shown}))
 
     with nullcontext(workers) if workers else Workers() as kept:
+        how |= {"jobs": how.get("jobs") or fitting([*plain.values()]), "workers": kept}
         return choose(subject, budget, base, train, candidates.file(), folder=folder)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Unpack
 
 from equipoise.core.settings import simulated
 from equipoise.federation.history import History
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
-from equipoise.runs.plan import Cell, Progress, finish
+from equipoise.runs.plan import Cell, How, finish
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
-from equipoise.system.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -24,30 +24,17 @@ def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:
     return [base / f"{runs.slug(c.label)}-seed{c.seed}" for c in configs]
 
 
-def compare(
-    configs: Sequence[RunConfig],
-    base: Path,
-    *,
-    jobs: int = 1,
-    on_progress: Progress | None = None,
-    lines: bool = False,
-    workers: Workers | None = None,
-) -> list[History]:
+def compare(configs: Sequence[RunConfig], base: Path, **how: Unpack[How]) -> list[History]:
     """Run what is not finished yet, and return every history in the order of ``configs``.
 
     Parameters
     ----------
     configs : the runs; a finished one of the same settings is reused, a killed one continues.
     base : directory of the comparison.
-    jobs : processes at a time, >= 1. The results do not depend on it.
-    on_progress : called with the rounds done and to do, over all runs.
-    lines : write lines about every run to standard error, if that is no terminal.
-    workers : processes that are there already; None: new ones.
+    how : the runs are trained, see :class:`equipoise.runs.plan.How`.
     """
     if any((base / name).exists() for name in (CONDITIONS, CHOSEN)):
         raise RunError(f"{base} holds a benchmark, or a choice of settings. Choose another --name.")
-    if jobs < 1:
-        raise ValueError(f"jobs must be >= 1; found {jobs}.")
     paths = directories(base, configs)
     cells = [Cell(path.name, config, path) for config, path in zip(configs, paths, strict=True)]
     for k, path in enumerate(paths):
@@ -69,8 +56,7 @@ def compare(
     for cell in cells:
         runs.start(cell.config, cell.folder)
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
-    outcomes = finish(cells, jobs, on_progress, lines=lines, workers=workers)
-    if failed := [outcome for outcome in outcomes if outcome.why]:
+    if failed := [outcome for outcome in finish(cells, **how) if outcome.why]:
         named = "\n".join(f"{outcome.cell.folder.name}: {outcome.why}" for outcome in failed)
         rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""
         raise RunError(f"{len(failed)} of {len(paths)} runs failed.\n{named}{rest}")

@@ -1,4 +1,4 @@
-"""Runs by plan: a cell says which run it is, where it is kept and how far it trains; an executor trains it; an outcome says how it ended."""
+"""Plans of runs. A cell is a run with its folder and its last round; an executor trains it, in this process or in others; an outcome is its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from equipoise.federation import checkpoint
 from equipoise.federation.directory import CHECKPOINT, METRICS
@@ -117,27 +117,36 @@ def run(
             yield Outcome.of(waiting.pop(future), future)
 
 
-def finish(
-    cells: Sequence[Cell],
-    jobs: int | None = None,
-    on_progress: Progress | None = None,
-    *,
-    lines: bool = False,
-    workers: Workers | None = None,
-) -> list[Outcome]:
+class How(TypedDict, total=False):
+    """How cells are trained; no result depends on it.
+
+    Attributes
+    ----------
+    jobs : processes at a time, >= 1; without it, as many as fit.
+    on_progress : called with the rounds done and to do, over all cells.
+    lines : write lines about every run to standard error, if that is no terminal.
+    workers : processes that are there already, and kept for further calls; without them, new ones.
+    """
+
+    jobs: int | None
+    on_progress: Progress | None
+    lines: bool
+    workers: Workers | None
+
+
+def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     """Train runs that are begun in their folders, those that have ended already excepted; their outcomes, in order.
 
     Parameters
     ----------
     cells : with a :class:`equipoise.runs.configuration.RunConfig`, each in a folder of :func:`equipoise.runs.directory.start`.
-    jobs : processes at a time, >= 1; None: as many as fit. No result depends on it.
-    on_progress : called with the rounds done and to do, over all cells.
-    lines : write lines about every run to standard error, if that is no terminal.
-    workers : processes that are kept for further calls; None: new ones.
+    how : see :class:`How`.
     """
-    jobs = fitting([cell.config for cell in cells]) if jobs is None else jobs
+    jobs, on_progress = how.get("jobs"), how.get("on_progress")
+    if jobs is None:
+        jobs = fitting([cell.config for cell in cells])
     left = [cell for cell in cells if not cell.ended]
-    watch = Watch([cell.folder for cell in cells], lines, jobs)
+    watch = Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
     total, looks = sum(min(cell.config.rounds, cell.until or cell.config.rounds) for cell in cells), itertools.count()
 
@@ -154,7 +163,7 @@ def finish(
         needs = json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
         return where.submit(train, str(cell.folder), max(1, cores() // jobs), cell.until, needs=needs)
 
-    with Processes(jobs, workers) as where:
+    with Processes(jobs, how.get("workers")) as where:
         outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
     watch.look()
     return [outcomes.get(id(cell), Outcome(cell)) for cell in cells]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Unpack
 
 from equipoise import scenarios
 from equipoise.data.contents import DataError
@@ -21,7 +21,7 @@ from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
 from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment
-from equipoise.runs.plan import Cell, Outcome, finish
+from equipoise.runs.plan import Cell, How, Outcome, finish
 from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
@@ -341,10 +341,10 @@ def _stem(config: RunConfig) -> str:
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:10]}-seed{config.seed}"
 
 
-def choose(planned: ReproductionPlan, **how: Any) -> ReproductionPlan:
+def choose(planned: ReproductionPlan, **how: Unpack[How]) -> ReproductionPlan:
     """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
 
-    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.plan.finish`.
+    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :class:`equipoise.runs.plan.How`.
     A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
     """
     return _decided(planned, _completed(planned.trials, **how))
@@ -382,7 +382,7 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     return Tried(candidate.settings, mean(scores))
 
 
-def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
+def run(planned: ReproductionPlan, **how: Unpack[How]) -> dict[tuple[str, str], str]:
     """Run what is missing, as :func:`choose` does; why those that failed did, by part and row.
 
     A finished run of the same settings is taken as it is, whichever experiment made it; a killed one goes on from its last
@@ -396,7 +396,7 @@ def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
     return reasons
 
 
-def _completed(planned: Sequence[PlannedRun], **how: Any) -> dict[Path, str]:
+def _completed(planned: Sequence[PlannedRun], **how: Unpack[How]) -> dict[Path, str]:
     cells = {run.path: Cell((run.part, run.row, run.seed), run.config, run.path) for run in planned}
     for path, cell in cells.items():  # two rows may be the same run
         path.parent.mkdir(parents=True, exist_ok=True)
