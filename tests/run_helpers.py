@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +22,9 @@ from torch import Tensor
 
 from equipoise.cli import main as cli
 from equipoise.runs import directory as runs
-from equipoise.runs.configuration import RunConfig
+from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system import workers
 from equipoise.system.errors import ExpectedError
-from equipoise.system.text import Said
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d (?P<name>.+): round (?P<t>\d+) of (?P<rounds>\d+), accuracy (?P<accuracy>[\d.]+) \((?P<over>.+?)\), "
@@ -262,14 +261,14 @@ class InProcess:
     process = SimpleNamespace(terminate=lambda: None)
     turn = threading.Lock()
 
-    def run(self, arguments: Sequence[str]) -> Said | None:
-        until = int(arguments[arguments.index("--until") + 1]) if "--until" in arguments else None
+    def call(self, function: Callable[..., object], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         with self.turn:
             try:
-                runs.execute(Path(arguments[-1]), progress=False, until=until)
+                function(*json.loads(json.dumps(arguments)), **json.loads(json.dumps(keywords)))
             except (ExpectedError, ValueError, TypeError) as error:
-                return Said(str(error).rstrip("."), getattr(error, "kind", ""))
-        return None
+                failed = RunError(str(error).rstrip("."))
+                failed.kind = getattr(error, "kind", "")
+                raise failed from None
 
     def close(self) -> None:
         pass

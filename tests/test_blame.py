@@ -18,6 +18,8 @@ from equipoise.engines.job import Answer
 from equipoise.federation import guard
 from equipoise.flower import in_process
 from equipoise.runs import comparison
+from equipoise.runs.configuration import RunError
+from equipoise.runs.plan import Outcome
 from equipoise.system.errors import ExpectedError
 from equipoise.system.text import Said
 from helpers import clients, in_one, others_slow
@@ -191,7 +193,9 @@ def test_of_compared_runs_each_has_a_line_and_others_are_named_where_there_are_a
     failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "training diverged in 3 of 3 clients in round 0: lower the learning rate (1e+30)"
-    monkeypatch.setattr(comparison, "complete", lambda paths, *_, **__: dict.fromkeys([*paths][:failing], why))
+    monkeypatch.setattr(
+        comparison, "finish", lambda cells, *_, **__: [Outcome(cell, RunError(why)) for cell in cells[:failing]]
+    )
     with pytest.raises(ExpectedError) as error:
         comparison.compare([config("fedavg", lr=1e30, seed=seed) for seed in range(2)], tmp_path)
     first, *lines = str(error.value).splitlines()

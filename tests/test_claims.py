@@ -23,7 +23,9 @@ from equipoise.report import reproduction
 from equipoise.report.reproduction import Chosen, JudgedClaim, Tried, claims_csv
 from equipoise.runs import agreement, directory as runs, reproduce
 from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.system import workers
 from helpers import in_one
+from run_helpers import InProcess
 
 FILE = """
 title = "What holds of a small paper"
@@ -265,18 +267,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 def command(folder: Path, name: str, *more: str) -> None:
     """Run the command in this process, each run too."""
-
-    def complete(paths: Sequence[Path], *_: object, **__: object) -> dict[Path, str]:
-        failed = {}
-        for path in [path for path in paths if not runs.finished(path)]:
-            try:
-                runs.execute(path, progress=False, workers=1)
-            except Exception as error:
-                failed[path] = str(error)
-        return failed
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduce, "complete", complete)
+        patch.setattr(workers, "Worker", InProcess)
         patch.setattr(sys, "argv", ["equipoise", "reproduce", name, "--runs", str(folder / "runs"), *more])
         with pytest.raises(SystemExit):
             cli.main()

@@ -17,8 +17,9 @@ import pytest
 
 from equipoise.cli.options import new_labels
 from equipoise.runs import directory as runs
-from equipoise.runs.comparison import compare, directories, fitting
+from equipoise.runs.comparison import compare, directories
 from equipoise.runs.configuration import RunError, configure
+from equipoise.runs.plan import Outcome, fitting
 from equipoise.system import files
 from helpers import in_one
 from run_helpers import (
@@ -299,7 +300,9 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
 def test_what_can_hardly_learn_is_said_once_and_before_it_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("equipoise.runs.comparison.complete", lambda paths, *_, **__: {next(iter(paths)): "not run"})
+    monkeypatch.setattr(
+        "equipoise.runs.comparison.finish", lambda cells, *_, **__: [Outcome(cells[0], RunError("not run"))]
+    )
     sizes = config().scenario_options
     configs = [configure(m, scenario_options=sizes, **SMALL, seed=k) for m in ("fedavg", "dp") for k in range(2)]
     with pytest.raises(RunError, match="not run"):

@@ -25,9 +25,9 @@ from equipoise.records.record import lines
 from equipoise.runs import directory as runs, pack as packs
 from equipoise.runs.configuration import RunError, configure
 from equipoise.runs.pack import ABOUT, PackError, opened
-from equipoise.system import trust
+from equipoise.system import trust, workers
 from equipoise.system.seals import open_json, sealed_json
-from run_helpers import cache, config, equipoise, executed, started
+from run_helpers import InProcess, cache, config, equipoise, executed, started
 from test_copied import CODE, names_nobody, project, write_project
 
 Files = dict[str, bytes]
@@ -36,20 +36,7 @@ Files = dict[str, bytes]
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made again in this process, which is quicker."""
-
-    def side_by_side(commands: Mapping[Path, Sequence[str]], jobs: int) -> dict[Path, str]:
-        failed = {}
-        for path, words in commands.items():
-            data = words[words.index("--data") + 1] if "--data" in words else None
-            try:
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setenv(trust.VARIABLE, trust.EVERYTHING if "--trust" in words else "")
-                    runs.execute(path, progress=False, data=data)
-            except Exception as error:
-                failed[path] = str(error)
-        return failed
-
-    monkeypatch.setattr(packs, "side_by_side", side_by_side)
+    monkeypatch.setattr(workers, "Worker", InProcess)
 
 
 def content(path: Path) -> Files:

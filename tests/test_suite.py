@@ -12,6 +12,7 @@ import pytest
 import equipoise as eq
 from equipoise.runs import benchmark
 from equipoise.runs.benchmark import Cell, SuiteError, cells, document, read_suite, run, shard_of
+from equipoise.runs.configuration import RunError
 from equipoise.system.seals import sealed_json
 from run_helpers import SIZES, equipoise as equipoise, here as here
 
@@ -163,7 +164,7 @@ def test_a_folder_has_results_of_one_network_with_one_start(
 @pytest.mark.parametrize("name", ["chosen.toml", "config.toml", "comparison.json"])
 def test_a_folder_of_something_else_is_refused(suite: benchmark.Suite, tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    with pytest.raises(SuiteError, match="is not empty and holds no results of a suite"):
+    with pytest.raises(RunError, match="is not empty and holds no results of a suite"):
         run(suite, tmp_path)
 
 

@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
+from equipoise import networks
 from equipoise.core.rates import rate, scaled
 from equipoise.engines.job import OUT_OF_MEMORY
 from equipoise.federation import guard
@@ -37,7 +38,9 @@ from equipoise.records.history import History
 from equipoise.report import tuning as shown
 from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
 from equipoise.runs import choosing, directory, unchanged
-from equipoise.runs.configuration import RunError
+from equipoise.runs.comparison import compare
+from equipoise.runs.configuration import RunError, configure
+from equipoise.runs.plan import Cell, Outcome, train
 from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
 from equipoise.system.errors import CODE, SETTINGS
 from equipoise.system.seals import sealed_text
@@ -45,7 +48,7 @@ from equipoise.system.search import among, log_uniform, read, uniform
 from equipoise.system.text import Said
 from equipoise.system.workers import Worker
 from helpers import in_one
-from run_helpers import TINY, config, equipoise as equipoise, here as here
+from run_helpers import SIZES, TINY, config, equipoise as equipoise, here as here, records, started
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -363,8 +366,8 @@ def test_every_draw_has_its_criterion_at_every_rung(by: str) -> None:
 
 
 def test_a_criterion_that_is_defined_late_is_no_bad_draw() -> None:
-    def histories(trials: Any, until: int) -> dict[Any, list[tuple[History, str]]]:
-        return {trial: [(fake(trial.draw, until), "")] for trial in trials}
+    def histories(trials: Any, until: int, _: bool) -> dict[Any, list[Outcome]]:
+        return {trial: [Outcome(Cell(trial, None, Path()), trained=fake(trial.draw, until))] for trial in trials}
 
     def fake(draw: int, until: int) -> History:  # the models of clients are equal until the last rounds
         received = [{"accuracy": [0.5, 0.5 + draw / 100 * (t > 2)]} for t in range(until)]
@@ -943,20 +946,29 @@ def test_a_folder_of_another_command_is_refused(
     assert [path.name for path in (tmp_path / "x").iterdir()] == [name]
 
 
+def failed_with(text: str, kind: str) -> RunError:
+    error = RunError(text)
+    error.kind = kind
+    return error
+
+
 def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the kind of the error, whatever its words are."""
-    whys = [Said("killed by signal 9", CODE), Said("some words", SETTINGS)]
-    monkeypatch.setattr(choosing, "complete", lambda paths, *_, **__: dict(zip(paths, whys, strict=True)))
+    whys = [failed_with("killed by signal 9", CODE), failed_with("some words", SETTINGS)]
+    monkeypatch.setattr(choosing, "finish", lambda cells, *_, **__: [*map(Outcome, cells, whys)])
     candidates = choosing.Candidates({"fedavg": ("fedavg", {})}, "digits", {"rounds": 2}, {})
     with pytest.raises(choosing.TrialError, match="fedavg cannot be tuned: killed by signal 9"):
-        choosing.choose(candidates, Budget(draws=2), tmp_path / "killed")
+        choosing.choose_in_processes(candidates, Budget(draws=2), tmp_path / "killed")
     whys[0] = whys[1]
-    assert choosing.choose(candidates, Budget(draws=2), tmp_path / "diverged").choices["fedavg"].settings == {}
-    whys[:] = [Said("training diverged in all of them", "")] * 2
+    assert (
+        choosing.choose_in_processes(candidates, Budget(draws=2), tmp_path / "diverged").choices["fedavg"].settings
+        == {}
+    )
+    whys[:] = [failed_with("training diverged in all of them", "")] * 2
     with pytest.raises(choosing.TrialError, match="training diverged in all"):
-        choosing.choose(candidates, Budget(draws=2), tmp_path / "wrong")
+        choosing.choose_in_processes(candidates, Budget(draws=2), tmp_path / "wrong")
 
 
 @pytest.mark.parametrize(
@@ -975,16 +987,16 @@ def test_the_kind_of_a_missed_quorum_follows_from_the_reasons(reasons: list[str]
 
 
 def test_a_worker_tells_the_kind_of_an_error(tmp_path: Path) -> None:
-    worker = Worker()
-    command = ["run", "-m", "fedavg", "-s", "digits", "--rounds", "1", "--runs", str(tmp_path), "--lr"]
-    none, spoilt = worker.run([*command, "-1"]), worker.run([*command, "1e30"])
-    assert none is not None
-    assert spoilt is not None
-    assert (none.key, spoilt.key) == ("", SETTINGS), (none, spoilt)
-    worker.process.kill()
-    ended = worker.run(["run", "fedavg"])
-    assert ended is not None
-    assert (ended, ended.key) == ("killed by signal 9", CODE)
+    started(tmp_path / "run", config("fedavg", rounds=1, lr=1e30))
+    worker, kinds = Worker(), dict[str, str]()
+    for name in ("nothing", "run", "killed"):
+        if name == "killed":
+            worker.process.kill()
+        with pytest.raises(RunError) as caught:
+            worker.call(train, [str(tmp_path / name), 1], {})
+        kinds[name] = caught.value.kind
+    assert kinds == {"nothing": "", "run": SETTINGS, "killed": CODE}
+    assert str(caught.value) == "killed by signal 9"
     worker.close()
 
 
@@ -1035,6 +1047,37 @@ def test_draws_that_diverge_late_cost_what_they_trained() -> None:
     assert "late: none of the draws that were trained to the end (2) is of use, so the defaults are taken" in said
     assert "in Python halving=False" in said
     assert not choice.settled
+
+
+def test_python_and_a_command_make_the_same_folders_with_the_same_bits(tmp_path: Path) -> None:
+    """Of a choice of settings, which leaves clients out, and of a comparison: the executor decides nothing."""
+    shared: dict[str, Any] = {"network": "mlp", "network_options": {"hidden": [8]}, "rounds": 1, "batch_size": 8}
+    shared |= {"lr": 0.05, "participation": 0.75, "scenario_options": {**SIZES, "data_seed": 0}}
+    plain = configure("fedprox", "digits", **shared)
+    data = unchanged.data_of(plain)
+    given: dict[str, Any] = {"groups": data.client_groups, "names": data.client_names, "transform": data.transform}
+    given |= {"classes": data.classes or None, "solver": plain.solver, "settings": plain.settings, "progress": False}
+
+    def start(seed: int) -> nn.Module:
+        return networks.build("mlp", data.shape, data.outputs, seed=seed, hidden=[8])
+
+    one, other, by = tmp_path / "python", tmp_path / "command", "leave-one-client-out"
+    candidates = choosing.Candidates({"fedprox": ("fedprox", {})}, "digits", shared, {})
+    there = choosing.choose_in_processes(candidates, Budget(draws=2, by=by), other / "t", jobs=1)
+    here = eq.tune(start, data.holders, ["fedprox"], rounds=1, draws=2, by=by, directory=one / "t", **given)
+    assert without_seconds(here.document()) == without_seconds(there.document())
+    compare([configure("fedprox", "digits", seed=seed, **shared) for seed in range(2)], other / "c")
+    eq.compare(start, data.holders, ["fedprox"], 2, rounds=1, directory=one / "c", tests=data.tests, **given)
+    found = [
+        {path.parent.relative_to(base).as_posix(): path.parent for path in base.rglob("metrics.jsonl")}
+        for base in (one, other)
+    ]
+    assert found[0].keys() == found[1].keys()
+    assert len(found[0]) == 2 * (1 + len(data.client_names)) + 2
+    for name in found[0]:
+        assert records(found[0][name]) == records(found[1][name]), name
+    assert (one / "c" / "comparison.json").read_bytes() == (other / "c" / "comparison.json").read_bytes()
+    assert {path.name for path in (one / "t").iterdir()} == {path.name for path in (other / "t").iterdir()}
 
 
 def test_every_method_takes_its_settings_from_python() -> None:

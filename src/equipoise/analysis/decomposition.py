@@ -21,8 +21,8 @@ from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.metrics.decomposition import decompose
 from equipoise.records.record import Record
 from equipoise.runs import directory as runs
-from equipoise.runs.comparison import Progress
 from equipoise.runs.configuration import RunConfig, RunError
+from equipoise.runs.plan import Progress
 from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole

@@ -19,7 +19,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.runs import directory as runs
-from equipoise.runs.comparison import Progress
+from equipoise.runs.plan import Progress
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
 

@@ -18,7 +18,7 @@ from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import oracle_of
 from equipoise.federation.history import History
 from equipoise.methods.sam import perturbation
-from equipoise.runs.comparison import Progress
+from equipoise.runs.plan import Progress
 from equipoise.system.ranges import check_number, check_whole
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from functools import cache
+from functools import cache, partial
 from io import TextIOWrapper
+from pkgutil import resolve_name
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -161,17 +162,25 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 def main() -> NoReturn:
     """Run the command line; user errors exit with 2, failures with 1, a stop with 130 or 143, all with one line."""
-    debug, agreed = "--debug" in sys.argv, os.environ.get(trust.VARIABLE, "")
-    if "--trust" in sys.argv:
-        os.environ[trust.VARIABLE] = f"{agreed} {trust.EVERYTHING}"
+    debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a not in ("--debug", "--trust")]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that lacks a sign shows "?" for it
             stream.reconfigure(errors="replace")
+    try:
+        with trust.agreed(trust.EVERYTHING * ("--trust" in sys.argv)):
+            _run(partial(commands(), arguments, prog_name="equipoise", standalone_mode=True), arguments, debug)
+    finally:
+        _flush(debug)
+    raise SystemExit(0)
+
+
+def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) -> None:
+    """Do what a command with some arguments does; an error ends it with a status and one line."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with isolated():  # libraries start Python, too
-            commands()(arguments, prog_name="equipoise", standalone_mode=True)
+            action()
     except ExpectedError as error:
         _fail(str(error), 1, debug, error.kind)
     except OSError as error:
@@ -192,11 +201,8 @@ def main() -> NoReturn:
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
         _fail(f"{defect}{_noted(error)}", 1, debug, CODE)
     finally:
-        os.environ[trust.VARIABLE] = agreed
         for number, handler in before.items():
             signal.signal(number, handler)
-        _flush(debug)
-    raise SystemExit(0)
 
 
 def _noted(error: BaseException) -> str:
@@ -243,29 +249,26 @@ def _fail(message: str, status: int, debug: bool, kind: str = "") -> NoReturn:
 
 @app.command(hidden=True)
 def work() -> None:
-    """Run the commands that come in on standard input, and answer each by its status and error.
+    """Call the functions that come in on standard input, and answer each by its status and error.
 
-    In such a process a comparison has its runs made, one after another, so that data are read once.
-    A command is a line with a JSON list: what the user trusts, and the arguments. An answer is a line with a JSON list: the status, the
-    kind of an error, and its text.
+    In such a process a plan has its runs made, one after another, so that data are read once.
+    A call is a line with a JSON list: what the user trusts, the function's name, its arguments, and those by name. An answer is a line
+    with a JSON list: the status, the kind of an error, and its text.
     """
     with loading():
-        import equipoise.runs.directory  # noqa: F401 (while the process that sends the commands loads it, too)
+        import equipoise.runs.plan  # noqa: F401 (while the process that sends the calls loads it, too)
     gc.freeze()  # what is loaded stays
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what a library prints is no answer
     for line in sys.stdin:
-        os.environ[trust.VARIABLE], *sys.argv[1:] = json.loads(line)
+        os.environ[trust.VARIABLE], name, given, keywords = json.loads(line)
         said, status, kind, text = io.StringIO(), 0, "", ""
         with redirect_stderr(said), redirect_stdout(io.StringIO()):
             try:
-                main()
+                _run(partial(resolve_name(name), *given, **keywords), ["resume"], debug=False)
             except Failed as end:
                 status, kind, text = int(str(end.code)), end.kind, end.message
-            except SystemExit as end:  # of wrong arguments
-                status = end.code if isinstance(end.code, int) else int(end.code is not None)
-                text = (said.getvalue().strip().splitlines() or [f"ended with status {status}"])[-1]
         if status > 128:  # stopped by a signal, which means this process, too
             sys.stderr.write(said.getvalue())
             raise SystemExit(status)

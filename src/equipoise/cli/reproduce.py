@@ -157,7 +157,7 @@ def _run(
     """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.report import reproduction
     from equipoise.runs import agreement, reproduce as reproductions
-    from equipoise.runs.comparison import fitting
+    from equipoise.runs.plan import fitting
 
     at_once = jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with progress_bar("rounds", shown=not quiet) as bar:
@@ -267,7 +267,7 @@ def _outline(experiment: PaperExperiment, json_: bool) -> None:
 def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None, json_: bool) -> None:
     """What the missing runs would take: one of every row and part is tried."""
     from equipoise.runs import directory as runs
-    from equipoise.runs.comparison import fitting
+    from equipoise.runs.plan import fitting
 
     at_once = jobs or fitting([cell.config for cell in plan.runs])
     lines, seconds, most = [], 0.0, 0.0

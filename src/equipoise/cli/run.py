@@ -118,7 +118,7 @@ def compare(
     require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
         with loading():
-            from equipoise.runs import comparison, directory as runs
+            from equipoise.runs import comparison, directory as runs, plan
             from equipoise.runs.tracking import Tracking
 
         chosen = read(given)
@@ -144,7 +144,7 @@ def compare(
             histories = comparison.compare(
                 configs,
                 directory,
-                jobs=jobs or comparison.fitting(configs),
+                jobs=jobs or plan.fitting(configs),
                 on_progress=lambda done, total: bar.update(task, completed=done, total=total),
                 lines=not json_,
                 workers=kept,

@@ -128,11 +128,11 @@ def choose(
         fields,
         {name: read_space(name, text) for name, text in pairs_of("--search", search).items()},
     )
-    choosing.require_models(str(budget["by"]), {method: candidates.parsed(method) for method in methods})
+    choosing.require_models(str(budget["by"]), candidates.parsed)
     given = Budget(**{key: value for key, value in budget.items() if value is not None}, **validation)
     with progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task("choosing", total=None)
-        return choosing.choose(
+        return choosing.choose_in_processes(
             candidates,
             given,
             directory,

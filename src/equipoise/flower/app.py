@@ -60,7 +60,7 @@ from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
 from equipoise.system.environment import environment
-from equipoise.system.files import locked, read_regular, sweep, write_atomically
+from equipoise.system.files import claimed, read_regular, require_own, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
 from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
@@ -239,17 +239,14 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
     QuorumError, CheckpointError, ValueError : as in a simulation.
     """
     directory, threads = Path(settings.run_dir).expanduser().absolute(), torch.get_num_threads()
-    directory.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(directory / ".lock"):
+        with claimed(directory, wait=ANOTHER):
             torch.set_num_threads(settings.threads)
             sweep(directory)
             made = Method.of(method if method is not None else settings.method)
             run = _identify(directory, settings, made)
             with logging_as(settings.log, {"experiment": run[0]}):
                 return _train(grid, task, settings, directory, made, run)
-    except BlockingIOError as error:
-        raise SitesError(f"Process {error} is at {directory} already. {ANOTHER}, or stop it first.") from None
     finally:  # the process may be a notebook's
         torch.set_num_threads(threads)
 
@@ -356,13 +353,12 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
 
     Raises
     ------
-    SitesError : the directory holds another run.
+    SitesError, RunError : the directory holds another run, or something else.
     """
     config = {**settings.config(), "method": str(method), "label": settings.method}
     path, started = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
     old = _table(path) if path.exists() else {}
-    if not old and any(not entry.name.startswith(".") for entry in directory.iterdir()):
-        raise SitesError(f"{directory} is not empty and holds no run. {ANOTHER}.")
+    require_own(directory, "run", path.name, another=ANOTHER)
     other = [k for k in [*config, *old] if config.get(k) != old.get(k) and k not in marked(AppSettings, "free")]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise SitesError(

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 from pydantic import Field, ValidationError
 
@@ -23,8 +23,7 @@ from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, directory as runs, tuning, unchanged
-from equipoise.runs.comparison import complete, fitting
+from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
 from equipoise.runs.configuration import RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults
 from equipoise.runs.tuning import TUNING, Budget
@@ -32,7 +31,7 @@ from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
 from equipoise.system.errors import ExpectedError
-from equipoise.system.files import ANYWHERE, PART, read_regular, write_atomically
+from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
 
@@ -317,7 +316,7 @@ def run(
         progress = None if on_progress is None else partial(on_progress, part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
         _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
-        _test(suite, [cell for cell in left if cell.chosen], jobs, on_progress=progress, lines=lines)
+        _test(suite, [cell for cell in left if cell.chosen], jobs=jobs, on_progress=progress, lines=lines)
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
@@ -325,11 +324,11 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
 
     Raises
     ------
-    SuiteError : naming the condition that differs; or a folder of something else.
+    SuiteError : naming the condition that differs.
+    RunError : a folder of something else.
     """
     path = base / CONDITIONS
-    if not path.exists() and base.exists() and any(not entry.name.endswith(PART) for entry in base.iterdir()):
-        raise SuiteError(f"{base} is not empty and holds no results of a suite. Choose another --name.")
+    require_own(base, "results of a suite", CONDITIONS, another="Choose another --name")
     before = _conditions(base)
     now: Content = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
     for part in suite.scenario:
@@ -376,7 +375,7 @@ def _contents(part: Part) -> dict[str, Any]:
     return by_name if part.data is None else {**by_name, Path(part.data).name: of_data}
 
 
-def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how: Any) -> None:
+def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how: Unpack[plan.How]) -> None:
     """Choose the settings of cells of one scenario, together, so that processes are not started for each."""
     usable = []
     for cell in missing:
@@ -392,11 +391,11 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
     where = first.base / first.part.name
     candidates = first.candidates([cell.method for cell in usable])
     try:
-        every = choosing.choose(
+        every = choosing.choose_in_processes(
             candidates,
             suite.budget,
             where / f"shard-{shard[0]}-of-{shard[1]}",
-            trials_in=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
+            folder=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
             **how,
         )
     except choosing.TrialError as error:
@@ -409,18 +408,17 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
         tuning.write(every.only(cell.method), cell.folder, candidates.file())
 
 
-def _test(suite: Suite, chosen: Sequence[Cell], jobs: int | None, **how: Any) -> None:
+def _test(suite: Suite, chosen: Sequence[Cell], **how: Unpack[plan.How]) -> None:
     """Test the chosen settings with the seeds of the suite, in new processes, which build test data."""
     if not chosen:
         return
-    configs = {cell.place(seed): cell.config(seed) for cell in chosen for seed in range(suite.seeds)}
-    for path, config in configs.items():
-        runs.start(config, path)
-    failed = complete(configs, jobs or fitting([*configs.values()]), **how)
-    for cell in chosen:
-        for seed in range(suite.seeds):
-            if why := failed.get(cell.place(seed)):
-                cell.fail(f"seed {seed}: {why}")
+    every = [plan.Cell((cell, k), cell.config(k), cell.place(k)) for cell in chosen for k in range(suite.seeds)]
+    for run in every:
+        runs.start(run.config, run.folder)
+    for outcome in plan.finish(every, **how):
+        if outcome.why:
+            cell, seed = outcome.cell.key
+            cell.fail(f"seed {seed}: {outcome.why}")
 
 
 def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from equipoise import scenarios
 from equipoise.federation import fingerprint
-from equipoise.federation.directory import MANIFEST, METRICS
-from equipoise.federation.history import History
+from equipoise.federation.directory import MANIFEST
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import TRIALS
 from equipoise.records.meta import Content, Tuned
 from equipoise.runs import directory as runs, tuning, unchanged
-from equipoise.runs.comparison import Progress, complete, fitting
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
-from equipoise.runs.tuning import RATE, Budget, Outcome, Trial, Tuning
+from equipoise.runs.plan import Cell, How, Outcome, finish, fitting
+from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files, hashes, own_code, places
 from equipoise.system.errors import CODE, SETTINGS, RunError
+from equipoise.system.grouping import grouped
 from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
-from equipoise.system.text import key_of
 from equipoise.system.workers import Workers
 
 APART: Final = {  # fields of a configuration that have an entry of their own, or are no conditions of a choice
@@ -39,6 +38,9 @@ APART: Final = {  # fields of a configuration that have an entry of their own, o
 } - {"positive"}  # fmt: skip
 OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
+BY_LAST: Final = "settings are chosen by the last rounds, the same for all draws"
+
+Configure = Callable[..., Any]  # of a label, settings by name and a seed
 
 
 class TrialError(RunError):
@@ -56,6 +58,21 @@ class Candidates:
     scenario: str
     chosen: Mapping[str, Any]
     search: Mapping[str, Space]
+
+    @property
+    def parsed(self) -> dict[str, Method]:
+        """The methods with the user's hyper-parameters."""
+        return {label: parse(*method) for label, method in self.methods.items()}
+
+    @cached_property
+    def plain(self) -> dict[str, RunConfig]:
+        """By label the configuration without anything that is chosen."""
+        return {label: self.config(label, {}, seed=tuning.FIRST_SEED) for label in self.methods}
+
+    @property
+    def first(self) -> RunConfig:
+        """That of the first method."""
+        return next(iter(self.plain.values()))
 
     def config(self, label: str, settings: Mapping[str, Any], **more: Any) -> RunConfig:
         """The configuration of a run of a method with settings by name."""
@@ -76,9 +93,29 @@ class Candidates:
         shared, options = (places.replaced(each, OWN_CODE, own_code.whole) for each in (shared, options))
         return {"scenario": self.scenario, **shared, **({"set": options} if options else {}), **columns}
 
-    def parsed(self, label: str) -> Method:
-        """A method with the user's hyper-parameters."""
-        return parse(*self.methods[label])
+    def sealed(self, budget: Budget) -> Configure:
+        """With what runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
+        described = scenarios.describe(self.scenario, self.first.data, **self.first.scenario_options)
+        require_data(budget.by, described, self.first)
+        more = _seals(budget.by, budget.validation)
+        if kind_of(described.task) != REGRESSION:
+            measured = str(self.chosen.get("measures") or "")
+            more["measures"] = ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))
+        if self.first.checkpoint_every == 1:  # a kill costs no more than the first rung
+            more["checkpoint_every"] = min(rungs(self.first.rounds))
+        return replace(self, chosen={**self.chosen, **more}).config
+
+    def without(self, _: Budget) -> dict[str, Configure]:
+        """By the name of each client, on the data of the others, with its own as test data."""
+        return {n: partial(self.config, left_out=n) for n in unchanged.data_of(self.first).client_names}
+
+    def conditions(self, _: Budget, folder: Path) -> dict[str, Content]:
+        """By label what the choice depends on, with the hashes of the data that the first of its runs in a folder saw."""
+        first = self.first
+        manifest = _place(folder, Trial(first.label, 0, {}), str(first.seed)) / MANIFEST
+        contents = open_json(files.read_regular(manifest).decode()).get("contents", {}) if manifest.exists() else {}
+        conditions = {**_conditions(first), "contents": {**contents, **_file(first)}}
+        return dict.fromkeys(self.methods, conditions)
 
 
 LACKING: Final = {  # what criteria need of the data
@@ -130,8 +167,8 @@ def require_data(by: str, described: Description, first: RunConfig) -> None:
     require(by, present)
 
 
-def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Space]) -> None:
-    """Refuse what would look at test data while settings are chosen, and spaces of settings that no method has.
+def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Space]) -> dict[str, dict[str, Space]]:
+    """By label where settings are searched; refuse what would look at test data while settings are chosen, and spaces of settings that no method has.
 
     Raises
     ------
@@ -157,99 +194,121 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
             )
         if name not in names:
             raise ValueError(f"search {name}: {unknown('setting', name, sorted(names))}")
+    runs.distinct([*methods])
+    return {label: tuning.space_of(method, search) for label, method in methods.items()}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Methods whose settings are chosen, on data: as a command has them (:class:`Candidates`), or Python.
+
+    Parameters
+    ----------
+    methods, spaces : by label, of :func:`check`.
+    rates, rounds : the given learning rate by label, and the rounds of a whole run.
+    sealed : what makes configurations of runs that choose; an error if the data are not as the budget needs them.
+    without : by the name of each client, what makes those of runs on the data of the others.
+    conditions : by label what the choice depends on, of runs in a folder.
+    """
+
+    methods: Mapping[str, Method]
+    spaces: Mapping[str, Mapping[str, Space]]
+    rates: Mapping[str, Any]
+    rounds: int
+    sealed: Callable[[Budget], Configure]
+    without: Callable[[Budget], Mapping[str, Configure]]
+    conditions: Callable[[Budget, Path], Mapping[str, Content]]
 
 
 def choose(
-    candidates: Candidates,
+    subject: Subject,
     budget: Budget,
     base: Path,
+    train: Callable[[Sequence[Cell]], Iterable[Outcome]],
+    shared: Mapping[str, Any],
     *,
-    jobs: int | None = None,
-    on_progress: Progress | None = None,
-    lines: bool = False,
-    trials_in: Path | None = None,
-    workers: Workers | None = None,
+    folder: Path | None = None,
+    page: bool = True,
 ) -> Tuning:
     """Choose the settings of every method, and write them to ``base``; the same call continues after a stop, bit for bit.
 
-    The runs are kept in the folder ``trials_in``, by default one in ``base``; ``workers`` are processes that train them, else new ones.
+    Parameters
+    ----------
+    subject : the methods and their data.
+    budget : how many draws, and by what they are judged.
+    base : the directory of the choice.
+    train : trains cells, or continues them, and returns their outcomes.
+    shared : what a file with the choices has of all methods.
+    folder : where the runs are kept, which other choices use, too; None: in ``base``.
+    page : whether to write a page with all draws.
 
     Raises
     ------
-    MethodError, ValueError : see :func:`check`.
+    ValueError : the data are not as the budget needs them.
     RunError : a directory that holds something else; or a :class:`TrialError`.
     """
-    methods = {label: candidates.parsed(label) for label in candidates.methods}
-    check(methods, budget, candidates.search)
-    runs.distinct([*methods])
+    methods, rounds, runs_in = subject.methods, subject.rounds, folder or base / TRIALS
+    sealed = subject.sealed(budget)
+    clients = subject.without(budget).items() if budget.by == LEAVE_OUT else ()
+    others = {f"-without-{k}-{name}": configure for k, (name, configure) in enumerate(clients)}
+    tuning.claim(base, budget, rounds, methods if folder is None else None)
+
+    def advance(trials: Sequence[Trial], until: int, leave_out: bool) -> dict[Trial, list[Outcome]]:
+        cells = [
+            Cell(
+                trial,
+                configured(trial.label, trial.settings, seed=seed),
+                _place(runs_in, trial, f"{seed}{name}"),
+                until,
+            )
+            for trial in trials
+            for seed in budget.seeds
+            for name, configured in (others if leave_out else {"": sealed}).items()
+        ]
+        return _by_trial([*train(cells)])
+
+    with files.claimed(base):
+        chosen = tuning.choose(subject.spaces, subject.rates, budget, rounds, advance)
+        chosen = replace(chosen, methods=methods, conditions=subject.conditions(budget, runs_in))
+        return tuning.write(chosen, base, shared, page=page)
+
+
+def choose_in_processes(
+    candidates: Candidates, budget: Budget, base: Path, folder: Path | None = None, **how: Unpack[How]
+) -> Tuning:
+    """The same by runs in processes; ``how`` they are trained: see :class:`equipoise.runs.plan.How`."""
+    methods = candidates.parsed
+    spaces = check(methods, budget, candidates.search)
     for name in ("patience", "select"):
         if candidates.chosen.get(name) not in (None, "last"):
-            raise ValueError(f"--{name}: settings are chosen by the last rounds, the same for all draws. Leave it out.")
+            raise ValueError(f"--{name}: {BY_LAST}. Leave it out.")
     if candidates.chosen.get("engine") == FLOWER:
         raise ValueError(
             f"--engine {FLOWER}: settings are chosen in simulations. Choose another engine, or leave it out."
         )
-    plain = {label: candidates.config(label, {}, seed=budget.seeds[0]) for label in methods}
-    rounds = next(iter(plain.values())).rounds
-    spaces = {label: tuning.space_of(method, candidates.search) for label, method in methods.items()}
-    tuning.claim(base, budget, rounds, methods if trials_in is None else None)  # a suite's cells keep their own
-    sealed, jobs = _sealed(candidates, budget, plain), jobs or fitting([*plain.values()])
-    folder = trials_in or base / TRIALS
-    done, total = [0], budget.planned(rounds) * len(methods)
+    plain, rounds, done = candidates.plain, candidates.first.rounds, 0
+    rates = {label: config.lr for label, config in plain.items()}
+    of_data = candidates.sealed, candidates.without, candidates.conditions
+    subject = Subject(methods, spaces, rates, rounds, *of_data)
 
-    def shown(now: int, _: int, before: int) -> None:
-        done[0] = before + now
-        if on_progress is not None:
-            on_progress(min(done[0], total), total)
+    workers, on_progress = how.get("workers"), how.get("on_progress")
 
-    def ended(configs: Mapping[tuple[Trial, str], RunConfig], **how: Any) -> dict[Trial, list[Outcome]]:
-        return _trained(folder, configs, partial(complete, jobs=jobs, lines=lines, workers=kept, **how))
+    def train(cells: Sequence[Cell]) -> list[Outcome]:
+        total, before = budget.planned(rounds) * len(plain), done
 
-    def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[Outcome]]:
-        configs = {
-            (trial, str(seed)): candidates.config(trial.label, trial.settings, seed=seed, **sealed)
-            for trial in trials
-            for seed in budget.seeds
-        }
-        return ended(configs, on_progress=partial(shown, before=done[0]), until=until)
+        def shown(now: int, _: int) -> None:
+            nonlocal done
+            done = before + now
+            if on_progress is not None:
+                on_progress(min(done, total), total)
 
-    def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[Outcome]]:
-        names = unchanged.data_of(next(iter(plain.values()))).client_names
-        configs = {
-            (trial, f"{seed}-without-{k}-{name}"): candidates.config(
-                trial.label, trial.settings, seed=seed, left_out=name
-            )
-            for trial in trials
-            for seed in budget.seeds
-            for k, name in enumerate(names)
-        }
-        return ended(configs)
+        for cell in cells:
+            runs.start(cell.config, cell.folder)
+        return finish(cells, **(how | {"on_progress": shown}))
 
-    with files.claimed(base), nullcontext(workers) if workers else Workers() as kept:
-        chosen = tuning.choose(
-            spaces, {label: config.lr for label, config in plain.items()}, budget, rounds, train, leave_out
-        )
-        label, config = next(iter(plain.items()))
-        manifest = _place(folder, Trial(label, 0, {}), str(config.seed)) / MANIFEST
-        contents = open_json(files.read_regular(manifest).decode()).get("contents", {}) if manifest.exists() else {}
-        conditions = {**_conditions(config), "contents": {**contents, **_file(config)}}
-        chosen = replace(chosen, methods=methods, conditions=dict.fromkeys(methods, conditions))
-        return tuning.write(chosen, base, candidates.file())
-
-
-def _sealed(candidates: Candidates, budget: Budget, plain: Mapping[str, RunConfig]) -> dict[str, Any]:
-    """What the runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
-    first = next(iter(plain.values()))
-    described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
-    require_data(budget.by, described, first)
-    numbers = kind_of(described.task) == REGRESSION
-    measured = str(candidates.chosen.get("measures") or "")
-    more: dict[str, Any] = (
-        {} if numbers else {"measures": ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))}
-    )
-    if first.checkpoint_every == 1:  # a kill costs no more than the first rung
-        more["checkpoint_every"] = min(rungs(first.rounds))
-    return {**_seals(budget.by, budget.validation), **more}
+    with nullcontext(workers) if workers else Workers() as kept:
+        how |= {"jobs": how.get("jobs") or fitting([*plain.values()]), "workers": kept}
+        return choose(subject, budget, base, train, candidates.file(), folder=folder)
 
 
 def _seals(by: str, validation: float) -> dict[str, Any]:
@@ -334,21 +393,11 @@ def _place(trials_in: Path, trial: Trial, seed: str) -> Path:
     return trials_in / f"{runs.slug(trial.label)}-draw{trial.draw:02d}-seed{runs.slug(seed)}"
 
 
-def _trained(
-    trials_in: Path, configs: Mapping[tuple[Trial, str], RunConfig], train: Callable[..., Mapping[Path, str]]
-) -> dict[Trial, list[Outcome]]:
-    """The runs of trials, which ``train`` continues, and why those failed that did by their settings."""
-    places = {key: _place(trials_in, *key) for key in configs}
-    for key, config in configs.items():
-        runs.start(config, places[key])
-    failed = train({places[key]: config for key, config in configs.items()})
-    for label in {trial.label for trial, _ in configs}:
-        whys = [failed.get(path, "") for (trial, _), path in places.items() if trial.label == label]
-        others = [why for why in whys if why and key_of(why) != SETTINGS]
-        if others and (len(others) == len(whys) or CODE in map(key_of, others)):
+def _by_trial(outcomes: Sequence[Outcome]) -> dict[Trial, list[Outcome]]:
+    """The outcomes of the runs of each trial, if those that failed did by their settings."""
+    for label in {outcome.cell.key.label for outcome in outcomes}:
+        errors = [outcome.error for outcome in outcomes if outcome.cell.key.label == label]
+        others = [error for error in errors if error is not None and error.kind != SETTINGS]
+        if others and (len(others) == len(errors) or CODE in [error.kind for error in others]):
             raise TrialError(f"{label} cannot be tuned: {others[0]}.")
-    ended: dict[Trial, list[Outcome]] = {}
-    for (trial, _), path in places.items():
-        run = History.from_run(path) if path not in failed or (path / METRICS).exists() else None
-        ended.setdefault(trial, []).append((run, failed.get(path, "")))
-    return ended
+    return grouped((outcome.cell.key, outcome) for outcome in outcomes)

@@ -44,7 +44,7 @@ from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
 from equipoise.system import hashes, own_code, places, trust
 from equipoise.system.environment import environment
-from equipoise.system.files import PART, cache_directory, claimed, locked, read_regular, sweep, write_atomically
+from equipoise.system.files import cache_directory, claimed, locked, read_regular, require_own, sweep, write_atomically
 from equipoise.system.ranges import marked
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import shorten, some
@@ -103,8 +103,7 @@ def start(config: RunConfig, directory: Path) -> None:
         raise RunError(
             f"{directory} holds a run with other settings: {', '.join(differing)}. Choose another --name, or delete it."
         )
-    if directory.exists() and any(not entry.name.endswith(PART) for entry in directory.iterdir()):
-        raise RunError(f"{directory} is not empty and holds no run. Choose another --name.")
+    require_own(directory, "run", path.name, another="Choose another --name")
     directory.mkdir(parents=True, exist_ok=True)
     _write(config, directory)
 

@@ -28,15 +28,16 @@ from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.choosing import FOLDER
-from equipoise.runs.comparison import side_by_side
 from equipoise.runs.configuration import RunConfig, RunError, whole
+from equipoise.runs.plan import Cell, run as run_cells, train
 from equipoise.runs.tuning import TUNING
-from equipoise.system import own_code, places
+from equipoise.system import own_code, places, trust
 from equipoise.system.environment import environment, kind, machine, source
 from equipoise.system.errors import ExpectedError
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
 from equipoise.system.seals import open_json, sealed_json, sealed_text, typed
 from equipoise.system.tree import flatten
+from equipoise.system.workers import Processes
 
 FORMAT = 1
 ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
@@ -456,15 +457,16 @@ def rerun(
         path = again / run["path"] / MANIFEST
         contents = open_json(path.read_text(encoding="utf-8")).get("contents")
         write_atomically(path, sealed_json({"contents": contents, "versions": {}}))
-    more = ["--data", whole(data)] if data is not None and lacking else []
-    paths = [again / run["path"] for run in repeatable]
-    failed = side_by_side({path: ["resume", "--quiet", "--trust", *more, "--", str(path)] for path in paths}, jobs)
-    reasons = {path: why.replace(f"{again}/", "") for path, why in failed.items()}
+    moved = whole(data) if data is not None and lacking else None
+    cells = [Cell(run["path"], None, again / run["path"]) for run in repeatable]
+    with trust.agreed(), Processes(jobs) as where:
+        outcomes = run_cells(cells, lambda cell: where.submit(train, str(cell.folder), data=moved))
+        failed = {outcome.cell.key: outcome.why.replace(f"{again}/", "") for outcome in outcomes if outcome.why}
     return [
-        Again(run["path"], False, failed=reasons[path])
-        if path in reasons
-        else _compared(run, folder / run["path"], path)
-        for run, path in zip(repeatable, paths, strict=True)
+        Again(run["path"], False, failed=failed[run["path"]])
+        if run["path"] in failed
+        else _compared(run, folder / run["path"], again / run["path"])
+        for run in repeatable
     ]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Unpack
 
 from equipoise import scenarios
 from equipoise.data.contents import DataError
@@ -19,12 +19,13 @@ from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
-from equipoise.runs.comparison import complete
 from equipoise.runs.configuration import RunConfig, called, configure
 from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment
+from equipoise.runs.plan import Cell, How, Outcome, finish
 from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
+from equipoise.system.errors import RunError
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
 
@@ -340,10 +341,10 @@ def _stem(config: RunConfig) -> str:
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:10]}-seed{config.seed}"
 
 
-def choose(planned: ReproductionPlan, **how: Any) -> ReproductionPlan:
+def choose(planned: ReproductionPlan, **how: Unpack[How]) -> ReproductionPlan:
     """Run the trial runs that are missing, and take for every cell that chooses the candidate with the best validation.
 
-    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :func:`equipoise.runs.comparison.complete`.
+    ``how`` they are run: ``jobs``, ``on_progress`` and ``lines``, see :class:`equipoise.runs.plan.How`.
     A candidate with a trial run that failed is out; a cell without any left is skipped, with the reason.
     """
     return _decided(planned, _completed(planned.trials, **how))
@@ -373,14 +374,15 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     scores = []
     for trial in candidate.trials:
         why = failed.get(trial.path, "").partition(". ")[0]
-        result = judged([(None if why else History.from_run(trial.path), why)], by, trial.rounds)
+        outcome = Outcome(Cell(trial, trial.config, trial.path), RunError(why) if why else None)
+        result = judged([outcome], by, trial.rounds)
         if result.failed:
             return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {result.failed}")
         scores.append(result.scores[by])
     return Tried(candidate.settings, mean(scores))
 
 
-def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
+def run(planned: ReproductionPlan, **how: Unpack[How]) -> dict[tuple[str, str], str]:
     """Run what is missing, as :func:`choose` does; why those that failed did, by part and row.
 
     A finished run of the same settings is taken as it is, whichever experiment made it; a killed one goes on from its last
@@ -394,13 +396,13 @@ def run(planned: ReproductionPlan, **how: Any) -> dict[tuple[str, str], str]:
     return reasons
 
 
-def _completed(planned: Sequence[PlannedRun], **how: Any) -> dict[Path, str]:
-    own = {run.path: run.config for run in planned}  # two rows may be the same run
-    for path, config in own.items():
+def _completed(planned: Sequence[PlannedRun], **how: Unpack[How]) -> dict[Path, str]:
+    cells = {run.path: Cell((run.part, run.row, run.seed), run.config, run.path) for run in planned}
+    for path, cell in cells.items():  # two rows may be the same run
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / f".{path.name}.lock", wait=True):
-            runs.start(config, path)
-    return complete(own, **how)
+            runs.start(cell.config, path)
+    return {outcome.cell.folder: outcome.why for outcome in finish([*cells.values()], **how) if outcome.why}
 
 
 def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]:

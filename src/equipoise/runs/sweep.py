@@ -1,16 +1,19 @@
 """Several methods with several seeds from Python, on the user's network and data."""
 
+from __future__ import annotations
+
 import inspect
 import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -21,7 +24,7 @@ from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError
-from equipoise.federation.directory import MANIFEST, write_manifest
+from equipoise.federation.directory import CHECKPOINT, MANIFEST, write_manifest
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code, digest
 from equipoise.federation.guard import QuorumError
@@ -34,15 +37,25 @@ from equipoise.federation.stopping import Stop
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import SERVER
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
-from equipoise.records.directory import ORDER, TRIALS
+from equipoise.records.directory import ORDER
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
-from equipoise.runs.choosing import FOLDER, check, conditional, require, require_models
+from equipoise.runs.choosing import (
+    BY_LAST,
+    FOLDER,
+    Configure,
+    Subject,
+    check,
+    choose,
+    conditional,
+    require,
+    require_models,
+)
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
-from equipoise.runs.tuning import Budget, Outcome, Trial, Tuning, choose, claim, space_of, tuned_method, write
-from equipoise.system.errors import CODE
+from equipoise.runs.plan import Cell, Here, run
+from equipoise.runs.tuning import Budget, Trial, Tuning, tuned_method
 from equipoise.system.files import claimed, read_regular, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
@@ -56,7 +69,6 @@ UNTESTED = (
     "Nothing is tested: there are no test data. Give tests={...} or client_tests=[...]; what clients hold out, validation=0.2, only "
     "chooses and stops."
 )
-BY_LAST = "settings are chosen by the last rounds, the same for all draws"
 OF_CHOICE = ("draws", "trials", "halving", "sampler", "search")  # what only eq.tune takes
 OF_TUNE = "it to eq.tune, and what that returns to compare(..., tune=tuning)"
 OF_TESTS = ("tests", "client_tests")  # what runs that choose settings do not have
@@ -66,17 +78,102 @@ Network = nn.Module | Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Common:
-    """What all runs share: the network, the clients, the given solver, the rounds, and all else that a federation takes."""
+    """What all runs share: the network, the clients, the methods, the given solver, the rounds, and all else that a federation takes.
+
+    ``search`` are spaces of the user's own, by name.
+    """
 
     net: Network
     clients: Iterable[Any]
+    parsed: Mapping[str, Method]
     solver: Solver
     rounds: int
     given: Mapping[str, Any]
+    search: Mapping[str, Space] = field(default_factory=dict)
 
     def federation(self, method: Method, seed: int) -> Federation:
         """The federation of a run."""
         return Federation(_network(self.net, seed), self.clients, method, self.solver, seed=seed, **self.given)
+
+    def config(self, label: str, settings: Mapping[str, Any], *, seed: int) -> Callable[[], Federation]:
+        """What makes the federation of a run of a method with settings by name."""
+        method, solver = tuned_method(self.parsed[label], self.solver, settings)
+        return partial(replace(self, solver=solver).federation, method, seed)
+
+    def sealed(self, budget: Budget) -> Configure:
+        """With the data that choose."""
+        if self.given.get("select", "last") != "last":
+            raise ValueError(f"select: {BY_LAST}. Leave it out.")
+        task = task_of(self.given.get("task", "classification"))
+        recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
+        sealed, first = replace(self, given=self._held(budget)), next(iter(self.parsed.values()))
+        rewards = self.given.get("collaborative") and self.given.get("groups") is None
+
+        def grouped() -> bool:
+            return bool(sealed.federation(first, budget.seeds[0]).trial.setup.attributes)
+
+        present = {
+            "eo": lambda: not task.dtype.is_floating_point and grouped(),
+            COLLABORATION: lambda: bool(rewards) and self.given.get("server_validation") is not None,
+            LEAVE_OUT: lambda: len([*self.clients]) > 1,
+            ORACLE: lambda: any(self.given.get(name) for name in OF_TESTS),
+        }
+        require(budget.by, present)
+        return sealed.config
+
+    def _held(self, budget: Budget) -> dict[str, Any]:
+        """What federations that choose are given: held-out samples, and no test data unless these are asked for."""
+        given, base = self.given, {**self.given, "validation": budget.validation}
+        if not task_of(given.get("task", "classification")).dtype.is_floating_point:
+            base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
+        if budget.by != ORACLE:
+            base = {name: value for name, value in base.items() if name not in OF_TESTS}
+            base["collaborative"] = budget.by == COLLABORATION
+            if budget.by == COLLABORATION and (held := given.get("server_validation")) is not None:
+                base["tests"] = {SERVER: held}
+        return base
+
+    def without(self, budget: Budget) -> dict[str, Configure]:
+        """By the name of each client, on the data of the others, with its own as test data."""
+        members, given = list(self.clients), self._held(budget)
+        names = [str(name) for name in given.pop("names", None) or (f"client-{k}" for k in range(len(members)))]
+        plain = {key: value for key, value in given.items() if key not in ("validation", "groups")}
+        others = dict[str, Configure]()
+        for k, name in enumerate(names):
+            more = {"names": [*names[:k], *names[k + 1 :]], "tests": {name: members[k]}}
+            rest = replace(self, clients=[*members[:k], *members[k + 1 :]], given={**plain, **more})
+            others[name] = rest.config
+            try:  # what names the client that is left out, or groups, is told before anything trains
+                rest.federation(next(iter(self.parsed.values())), budget.seeds[0])
+            except ValueError as error:
+                raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
+        return others
+
+    def conditions(self, budget: Budget, _: Path | None = None) -> dict[str, Content]:
+        """By label what the choice depends on beside its budget, by the names of the arguments that decide it."""
+        plain = replace(self, given={**self._held(budget), "validation": 0.0})
+        return {label: plain._depends(method, budget) for label, method in self.parsed.items()}
+
+    def _depends(self, method: Method, budget: Budget) -> Content:
+        fed = self.federation(method, budget.seeds[0])
+        its = fed.fingerprint
+        data, positive = its["data"], {"positive": self.given.get("positive")} if budget.by == "eo" else {}
+        python = {
+            "clients": [its["sizes"], its["labels"], data["inputs"]],
+            "net": [
+                repr(fed.model.net),
+                fed.model.head_name,
+                *(its[n] for n in ("parameters", "fixed", "hidden units")),
+            ],
+            "values of net": digest(fed.model.initial),
+            **{name: data[name] for name in ("groups", "attributes")},
+            "server_validation": data["validation"],
+            "task": str(fed.model.task),
+            "transform": re.sub(r" at 0x\w+", "", repr(self.given.get("transform"))),
+            **({"tests": data["tests"]} if budget.by == ORACLE else {}),
+        }
+        settings = conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
+        return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
 
 
 def compare(
@@ -133,7 +230,10 @@ def compare(
     given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
-    common, optimisers = Common(net, each, solver, rounds, given), dict.fromkeys(labelled, solver)
+    common, settings = (
+        Common(net, each, labelled, solver, rounds, given),
+        {label: dict[str, Any]() for label in labelled},
+    )
     if not isinstance(tune, int) and by != "mean":
         advice = "Add tune=16, or leave it out" if tune is None else "They are chosen already: leave it out"
         raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")
@@ -145,7 +245,7 @@ def compare(
         if {*budget.seeds} & {*numbers}:
             raise ValueError(f"seeds: settings are chosen with {[*budget.seeds]}. Take others for the report.")
         folder = None if base is None else base / FOLDER
-        tuning = tune if isinstance(tune, Tuning) else _tune(common, labelled, budget, {}, folder, progress)
+        tuning = tune if isinstance(tune, Tuning) else _tune(common, budget, folder, progress)
         before = {name: (m, m.typed) for name, m in tuning.methods.items()}
         lacking = [name for name, m in labelled.items() if before.get(name) != (m, m.typed)]
         if lacking or tuning.solver != solver:
@@ -154,55 +254,63 @@ def compare(
                 f"tune: the settings of {', '.join(tuning.choices)} were chosen, with {tuning.solver}; found {what}. "
                 "Give the same methods, or some of them, and the same solver."
             )
-        for label, method in labelled.items():
-            chosen[label] = tuning.tuned(label)
-            if isinstance(tune, Tuning):
-                now, then = _conditions(common, method, budget), tune.conditions[label]
-                changed = [n for key in now for n in now[key] | then[key] if now[key].get(n) != then[key].get(n)]
-                chosen[label]["changed"] = changed + ["validation"] * (_share(given) not in (None, budget.validation))
-        for label in labelled:
-            labelled[label], optimisers[label] = tuned_method(labelled[label], solver, tuning.choices[label].settings)
-    for method in labelled.values():
+        chosen = {label: tuning.tuned(label) for label in labelled}
+        settings = {label: {**tuning.choices[label].settings} for label in labelled}
+        for label, now in common.conditions(budget).items() if isinstance(tune, Tuning) else ():
+            then = tuning.conditions[label]
+            changed = [n for key in now for n in now[key] | then[key] if now[key].get(n) != then[key].get(n)]
+            chosen[label]["changed"] = changed + ["validation"] * (_share(given) not in (None, budget.validation))
+    for label, method in labelled.items():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
-            common.federation(method, numbers[0])
+            common.config(label, settings[label], seed=numbers[0])()
     histories: list[History] = []
-    lines = ProgressLog(progress)
+    lines, planned = ProgressLog(progress), len(labelled) * len(numbers)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
-        task = bar.add_task("", total=rounds * len(labelled) * len(numbers), accuracy="")
-        for seed in numbers:
-            start = _network(net, seed)
-            for label, method in labelled.items():
-                bar.update(task, description=f"{label}, seed {seed}")
-                fed = Federation(start, each, method, optimisers[label], seed=seed, **given)
-                if not histories and not fed.tests.sets:
-                    log.warning(UNTESTED)
-                path = None if base is None else _place(base, label, seed)
-                first = digest(fed.model.initial)
-                left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop, chosen.get(label))
-                planned, begun = len(labelled) * len(numbers), len(histories) + 1
-                named, later = f"run {begun} of {planned}, " * (planned > 1) + f"{label}, seed {seed}", planned - begun
-                bar.update(task, advance=rounds - left)
+        task = bar.add_task("", total=rounds * planned, accuracy="")
 
-                def shown(record: Record, fed: Federation = fed, called: str = named, rest: int = later) -> None:
-                    bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group, fed.simulated))
-                    if lines.due(called, ends=fed.progress.t == rounds or "stopped" in record):
-                        standing = Standing.of(fed.records, rounds, fed.least_group, fed.simulated)
-                        more = (rounds - standing.round + rest * rounds) * (standing.seconds or 0)
-                        end = datetime.fromtimestamp(time.time() + more) if rest else None
-                        lines.say(called, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)
+        def train(cell: Cell) -> History:
+            label, seed = cell.key
+            bar.update(task, description=f"{label}, seed {seed}")
+            fed: Federation = cell.config()
+            path = None if base is None else cell.folder
+            if not histories and not fed.tests.sets:
+                log.warning(UNTESTED)
+            first = digest(fed.model.initial)
+            left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop, chosen.get(label))
+            later = planned - len(histories) - 1
+            named = f"run {planned - later} of {planned}, " * (planned > 1) + f"{label}, seed {seed}"
+            bar.update(task, advance=rounds - left)
 
-                if left:
-                    try:
-                        fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
-                    except QuorumError as error:
-                        error.args = (f"{label}, seed {seed}: {error}",)
-                        raise
-                bar.update(task, advance=rounds - fed.progress.t)
-                history = fed.history
-                meta: Meta = {**history.meta, "label": label, "first": first}
-                if label in chosen:
-                    meta["tuned"] = chosen[label]
-                histories.append(replace(history, meta=meta))
+            def shown(record: Record) -> None:
+                bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group, fed.simulated))
+                if lines.due(named, ends=fed.progress.t == rounds or "stopped" in record):
+                    standing = Standing.of(fed.records, rounds, fed.least_group, fed.simulated)
+                    more = (rounds - standing.round + later * rounds) * (standing.seconds or 0)
+                    end = datetime.fromtimestamp(time.time() + more) if later else None
+                    lines.say(named, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)
+
+            if left:
+                try:
+                    fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
+                except QuorumError as error:
+                    error.args = (f"{label}, seed {seed}: {error}",)
+                    raise
+            bar.update(task, advance=rounds - fed.progress.t)
+            meta: Meta = {**fed.history.meta, "label": label, "first": first}
+            if label in chosen:
+                meta["tuned"] = chosen[label]
+            return replace(fed.history, meta=meta)
+
+        cells = (
+            Cell((label, seed), begun.config(label, settings[label], seed=seed), _place(base or Path(), label, seed))
+            for seed in numbers
+            for begun in [replace(common, net=_network(net, seed))]
+            for label in labelled
+        )
+        for outcome in run(cells, partial(Here().submit, train)):
+            if outcome.error is not None:
+                raise outcome.error
+            histories.append(cast(History, outcome.history))
     return Comparison.of(histories, last)
 
 
@@ -265,7 +373,8 @@ def tune(
     spaces = {name: read(name, space) for name, space in (search or {}).items()}
     given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
     solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
-    return _tune(Common(net, each, solver, rounds, given), _methods(methods), budget, spaces, folder, progress)
+    common = Common(net, each, _methods(methods), solver, rounds, given, spaces)
+    return _tune(common, budget, folder, progress)
 
 
 def _again(value: Any) -> Any:
@@ -279,149 +388,52 @@ def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str])
         raise TypeError(f"{function}() takes no {wrong}: give {instead[wrong]}.")
 
 
-def _tune(
-    common: Common,
-    methods: Mapping[str, Method],
-    budget: Budget,
-    search: Mapping[str, Space],
-    directory: Path | None,
-    progress: bool,
-) -> Tuning:
-    """Choose the settings of labelled methods, in a directory or a temporary one."""
-    clients, rounds, given = common.clients, common.rounds, common.given
-    check(methods, budget, search)
-    if given.get("select", "last") != "last":
-        raise ValueError(f"select: {BY_LAST}. Leave it out.")
-    require_models(budget.by, methods)
-    spaces = {label: space_of(method, search) for label, method in methods.items()}
-    base, numbers = _sealed(given, budget), task_of(given.get("task", "classification")).dtype.is_floating_point
-    rewarded = given.get("collaborative") and given.get("groups") is None and given.get("server_validation") is not None
-
-    first = next(iter(methods.values()))
-
-    def grouped() -> bool:
-        return bool(replace(common, given=base).federation(first, budget.seeds[0]).trial.setup.attributes)
-
-    present = {
-        "eo": lambda: not numbers and grouped(),
-        COLLABORATION: lambda: bool(rewarded),
-        LEAVE_OUT: lambda: len([*clients]) > 1,
-        ORACLE: lambda: any(given.get(name) for name in OF_TESTS),
-    }
-    require(budget.by, present)
-    folds = [*_folds(clients, base)] if budget.by == LEAVE_OUT else []
-    for name, others, more in folds:
-        try:  # what names the client that is left out, or groups, is told before anything trains
-            replace(common, clients=others, given=more).federation(first, budget.seeds[0])
-        except ValueError as error:
-            raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
-    if directory is not None:
-        claim(directory, budget, rounds, methods)
+def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool) -> Tuning:
+    """Choose the settings of all methods, in a directory or a temporary one."""
+    spaces = check(common.parsed, budget, common.search)
+    require_models(budget.by, common.parsed)
+    rounds, alone = common.rounds, dict[tuple[int, str], Contribution]()
+    total, done, begun, lines = budget.planned(rounds) * len(common.parsed), 0, time.time(), ProgressLog(progress)
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(TemporaryDirectory()))
         bar = stack.enter_context(progress_bar(progress))
-        alone = dict[tuple[str, str], Contribution]()
-        total, done, begun, lines = budget.planned(rounds) * len(methods), [0], time.time(), ProgressLog(progress)
         task = bar.add_task("choosing", total=total, accuracy="")
 
-        def run(
-            trial: Trial, seed: int, name: str, members: Iterable[Any], until: int, more: Mapping[str, Any]
-        ) -> Outcome:
-            method, optimiser = tuned_method(methods[trial.label], common.solver, trial.settings)
-            fed = replace(common, clients=members, solver=optimiser, given=more).federation(method, seed)
-            path = place / TRIALS / f"{slug(trial.label)}-draw{trial.draw:02d}-seed{name}"
-            if fed.collaborative and not checkpoint.exists(path / "checkpoint"):  # the same for all methods
-                key = name, str(optimiser.lr)
+        def train(cell: Cell) -> History:
+            trial: Trial = cell.key
+            fed: Federation = cell.config()
+            if fed.collaborative and not checkpoint.exists(cell.folder / CHECKPOINT):  # the same for all methods
+                key = fed.trial.settings.seed, str(fed.solver.lr)
                 fed.alone = alone[key] = alone.get(key) or trained_alone(fed, rounds, progress=False)
-            left = _resumed(fed, path, trial.label, digest(fed.model.initial), rounds, None)
+            left = _resumed(fed, cell.folder, trial.label, digest(fed.model.initial), rounds, None)
             bar.update(task, description=str(trial))
 
             def pause(_: Record) -> bool:
+                nonlocal done
                 bar.update(task, advance=1)
-                done[0] += 1
+                done += 1
                 if lines.due("choosing"):
-                    left = (time.time() - begun) * (total / done[0] - 1)
-                    rounds_done = f"{done[0]:,} of {total:,} rounds, {trial}"
-                    lines.say("choosing", rounds_done, all_end=datetime.fromtimestamp(time.time() + left))
+                    end = datetime.fromtimestamp(time.time() + (time.time() - begun) * (total / done - 1))
+                    lines.say("choosing", f"{done:,} of {total:,} rounds, {trial}", all_end=end)
                 return fed.progress.t >= until
 
-            try:
-                if left and fed.progress.t < until:
-                    fed.fit(left, directory=path, progress=False, on_round=pause, checkpoint_every=rounds)
-            except QuorumError as error:
-                if error.kind == CODE:  # no draw can help
-                    raise
-                return fed.history, str(error)
-            return fed.history, ""
+            until = rounds if cell.until is None else cell.until
+            if left and fed.progress.t < until:
+                fed.fit(left, directory=cell.folder, progress=False, on_round=pause, checkpoint_every=rounds)
+            return fed.history
 
-        def train(trials: Sequence[Trial], until: int) -> dict[Trial, list[Outcome]]:
-            return {t: [run(t, seed, str(seed), clients, until, base) for seed in budget.seeds] for t in trials}
-
-        def leave_out(trials: Sequence[Trial]) -> dict[Trial, list[Outcome]]:
-            return {
-                trial: [
-                    run(trial, seed, f"{seed}-without-{k}-{slug(name)}", others, rounds, more)
-                    for seed in budget.seeds
-                    for k, (name, others, more) in enumerate(folds)
-                ]
-                for trial in trials
-            }
-
-        tuning = choose(spaces, dict.fromkeys(methods, common.solver.lr), budget, rounds, train, leave_out)
-        conditions = {label: _conditions(common, method, budget) for label, method in methods.items()}
-        tuning = replace(tuning, methods=methods, solver=common.solver, conditions=conditions)
-        return write(tuning, place, {}, page=directory is not None)
-
-
-def _sealed(given: Mapping[str, Any], budget: Budget) -> dict[str, Any]:
-    """What the federations that choose are given: held-out samples, and no test data unless these are asked for."""
-    base, task = {**given, "validation": budget.validation}, task_of(given.get("task", "classification"))
-    recorded_of(task, given.get("measures", ()))  # or what is wrong with them
-    if not task.dtype.is_floating_point:
-        base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
-    if budget.by != ORACLE:
-        base = {name: value for name, value in base.items() if name not in OF_TESTS}
-        base["collaborative"] = budget.by == COLLABORATION
-        if budget.by == COLLABORATION and (held := given.get("server_validation")) is not None:
-            base["tests"] = {SERVER: held}
-    return base
-
-
-def _conditions(common: Common, method: Method, budget: Budget) -> Content:
-    """What a choice depends on beside its budget, by the names of the arguments that decide it."""
-    given = common.given
-    sealed = {**_sealed(given, budget), "validation": 0.0}
-    fed = replace(common, given=sealed).federation(method, budget.seeds[0])
-    its = fed.fingerprint
-    data, positive = its["data"], {"positive": given.get("positive")} if budget.by == "eo" else {}
-    python = {
-        "clients": [its["sizes"], its["labels"], data["inputs"]],
-        "net": [repr(fed.model.net), fed.model.head_name, *(its[n] for n in ("parameters", "fixed", "hidden units"))],
-        "values of net": digest(fed.model.initial),
-        **{name: data[name] for name in ("groups", "attributes")},
-        "server_validation": data["validation"],
-        "task": str(fed.model.task),
-        "transform": re.sub(r" at 0x\w+", "", repr(given.get("transform"))),
-        **({"tests": data["tests"]} if budget.by == ORACLE else {}),
-    }
-    settings = conditional({**vars(fed.trial.settings), **positive, "rounds": common.rounds})
-    return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
+        rates = dict.fromkeys(common.parsed, common.solver.lr)
+        of_data = common.sealed, common.without, common.conditions
+        subject = Subject(common.parsed, spaces, rates, rounds, *of_data)
+        train_all = partial(run, submit=partial(Here().submit, train))
+        chosen = choose(subject, budget, place, train_all, {}, page=directory is not None)
+        return replace(chosen, solver=common.solver)
 
 
 def _share(given: Mapping[str, Any]) -> float | None:
     """The share that clients hold out, as a keyword or in the settings; None without either."""
     settings = given.get("settings")
     return given.get("validation") or (settings.validation if isinstance(settings, Settings) else None) or None
-
-
-def _folds(clients: Iterable[Any], given: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """Each client, the others, and what a federation of these is given."""
-    members = list(clients)
-    names = [str(name) for name in given.get("names") or (f"client-{k}" for k in range(len(members)))]
-    plain = {key: value for key, value in given.items() if key not in ("validation", "groups", "names")}
-    for k, name in enumerate(names):
-        others = {"names": [*names[:k], *names[k + 1 :]], "tests": {name: members[k]}}
-        yield name, [*members[:k], *members[k + 1 :]], {**plain, **others}
 
 
 def _methods(methods: Methods) -> dict[str, Method]:
@@ -470,15 +482,12 @@ def _place(base: Path, label: str, seed: int) -> Path:
 @contextmanager
 def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterator[None]:
     """Hold a directory that is new or of a comparison, and note its runs, the reference first."""
-    order = base / ORDER
-    if base.exists() and not order.exists() and any(entry.name != FOLDER for entry in base.iterdir()):
-        raise RunError(f"{base} is not empty and holds no comparison. Choose another directory.")
     paths = [_place(base, label, seed) for label in methods for seed in seeds]
     for path in paths:
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
-    with claimed(base):
-        write_atomically(order, sealed_json({"runs": [path.name for path in paths]}))
+    with claimed(base, "comparison", ORDER, FOLDER):
+        write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
         yield
 
 

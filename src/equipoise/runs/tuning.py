@@ -30,6 +30,7 @@ from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.records.history import History
 from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
+from equipoise.runs.plan import Outcome
 from equipoise.system import own_code, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular, write_atomically
@@ -123,9 +124,9 @@ class Result:
     seconds: float = 0.0
 
 
-Outcome = tuple[History | None, str]  # what a run has recorded, if anything, and why it failed, else an empty text
-Train = Callable[[Sequence[Trial], int], Mapping[Trial, Sequence[Outcome]]]  # up to a round
-LeaveOut = Callable[[Sequence[Trial]], Mapping[Trial, Sequence[Outcome]]]  # one for every client left out
+Train = Callable[
+    [Sequence[Trial], int, bool], Mapping[Trial, Sequence[Outcome]]
+]  # up to a round, or without each client
 
 
 def shown(value: object) -> str:
@@ -208,9 +209,9 @@ def edges(spaces: Mapping[str, Space], shares: Mapping[str, float]) -> dict[str,
 
 def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     """The result of the runs of one trial after so many rounds, whether or not they went on: every criterion is the mean over its seeds."""
-    begun = [(replace(run, records=run.records[:rounds]), why) for run, why in outcomes if run is not None]
+    begun = [(replace(o.history, records=o.history.records[:rounds]), o.why) for o in outcomes if o.history is not None]
     every, ended = [run for run, _ in begun], [run for run, why in begun if not why]
-    why = next((why for _, why in outcomes if why), "")
+    why = next((outcome.why for outcome in outcomes if outcome.why), "")
     numbers = [{**criteria.scores(run), **({ORACLE: criteria.tested(run)} if by == ORACLE else {})} for run in ended]
     useless = History.failure if by == ORACLE else criteria.failed
     why = why or next((text for run in ended if (text := useless(run))), "")
@@ -434,7 +435,6 @@ def choose(
     budget: Budget,
     rounds: int,
     train: Train,
-    leave_out: LeaveOut | None = None,
 ) -> Tuning:
     """Choose settings for every method.
 
@@ -444,8 +444,8 @@ def choose(
     rates : by label the given learning rate.
     budget : how many draws, and by what they are judged.
     rounds : of a whole run.
-    train : trains trials up to a round, from where they are, and returns their runs.
-    leave_out : trains trials without each client in turn; for the criterion of that name.
+    train : trains trials up to a round, from where they are, and returns their runs; if ``leave_out`` is its third argument, one for
+        every client, which takes no part.
     """
     lrs = {label: rate(lr) for label, lr in rates.items()}
     halvings, early = budget.rungs(rounds), _early(budget.by)
@@ -460,7 +460,7 @@ def choose(
     alive: dict[str, list[Trial]] = {label: [] for label in spaces}
 
     def advance(trials: Sequence[Trial], until: int) -> None:
-        runs = train(trials, until)
+        runs = train(trials, until, False)
         for trial in trials:
             tried.setdefault(trial, []).append(judged(runs[trial], early, until))
 
@@ -478,12 +478,12 @@ def choose(
             best = sorted(trials, key=lambda trial: _order(early, Tried(trial, tuple(tried[trial]))))
             alive[label] = best[: -(-len(trials) // 2 ** halvings[before])]
         advance([trial for trials in alive.values() for trial in trials], until)
-    if budget.by == LEAVE_OUT and leave_out is not None:
+    if budget.by == LEAVE_OUT:
         last = [trial for trials in alive.values() for trial in trials]
-        for trial, runs in leave_out(last).items():
+        for trial, runs in train(last, rounds, True).items():
             result = tried[trial][-1]
-            why = next((why for _, why in runs if why), "")
-            ended = [criteria.left_out(run) for run, _ in runs if run is not None]
+            why = next((run.why for run in runs if run.why), "")
+            ended = [criteria.left_out(run.history) for run in runs if run.history is not None]
             score = fmean(ended) if ended and not why else math.nan
             more = judged(runs, ORACLE, rounds)
             tried[trial][-1] = replace(

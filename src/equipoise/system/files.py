@@ -202,19 +202,38 @@ def locked(path: Path, *, wait: bool = False, private: bool = False) -> Iterator
 
 
 @contextlib.contextmanager
-def claimed(directory: Path) -> Iterator[None]:
+def claimed(directory: Path, *holds: str, wait: str = "Wait until it ends") -> Iterator[None]:
     """Hold the lock of a directory, which is made if it is missing, while the block runs.
+
+    ``holds`` is what the directory must hold, see :func:`require_own`; ``wait`` what a user can do while another process has the lock.
 
     Raises
     ------
     RunError : naming the process that holds it.
     """
+    if holds:
+        require_own(directory, *holds)
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with locked(directory / ".lock"):
             yield
     except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {directory} already. Wait until it ends, or stop it first.") from None
+        raise RunError(f"Process {error} is at {directory} already. {wait}, or stop it first.") from None
+
+
+def require_own(
+    directory: Path, holds: str, mark: str, beside: str = "", *, another: str = "Choose another directory"
+) -> None:
+    """Require that a directory is new, or has the file ``mark`` of what it ``holds``; hidden files, and the folder ``beside``, do not count.
+
+    Raises
+    ------
+    RunError : it has other files.
+    """
+    if not directory.exists() or (directory / mark).exists():
+        return
+    if any(not path.name.startswith(".") and path.name != beside for path in directory.iterdir()):
+        raise RunError(f"{directory} is not empty and holds no {holds}. {another}.")
 
 
 def holder(path: Path) -> str | None:

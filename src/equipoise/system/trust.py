@@ -7,7 +7,8 @@ A run that was begun on this machine is known by the hash of its configuration, 
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,17 @@ log = logging.getLogger(__name__)
 VARIABLE = "EQUIPOISE_TRUST"  # in the environment, so that the processes that a command starts know it: hashes, or
 EVERYTHING = "everything"
 SHOWN, LONGEST = 5, 300  # names in a message, and characters of each, which end in the file's
+
+
+@contextmanager
+def agreed(more: str = EVERYTHING) -> Iterator[None]:
+    """Let the user agree to ``more`` while the block runs; what is agreed to in it is forgotten after it."""
+    before = os.environ.get(VARIABLE, "")
+    os.environ[VARIABLE] = f"{before} {more}".strip()
+    try:
+        yield
+    finally:
+        os.environ[VARIABLE] = before
 
 
 def named(settings: Any) -> list[str]:

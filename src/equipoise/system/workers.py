@@ -1,4 +1,4 @@
-"""Processes that run ``equipoise`` commands, and how many of them a processor has cores for; without PyTorch, so that they start at once."""
+"""Processes that call functions of this package, and how many of them a processor has cores for; without PyTorch, so that they start at once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from equipoise.system import trust
-from equipoise.system.errors import CODE
-from equipoise.system.text import Said
+from equipoise.system.errors import CODE, RunError
 
 ISOLATED = "PYTHONSAFEPATH"  # in the environment: what :func:`python` does, for those who start Python themselves
 
@@ -52,7 +52,7 @@ def isolated() -> Iterator[None]:
 
 
 class Worker:
-    """A process that runs ``equipoise`` commands one after another."""
+    """A process that calls functions of this package one after another."""
 
     def __init__(self) -> None:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
@@ -66,26 +66,37 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether it can run another command."""
+        """Whether it can call another function."""
         return self.process.poll() is None
 
-    def run(self, arguments: Sequence[str]) -> Said | None:
-        """Run a command; why it failed, if it did, with the kind of the error as key."""
+    def call(self, function: Callable[..., object], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Call a function of a module, with arguments that JSON has.
+
+        Raises
+        ------
+        RunError : with the kind and the text of the error there, or how the process has ended.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        name = f"{function.__module__}:{function.__qualname__}"
         try:
-            self.process.stdin.write(json.dumps([os.environ.get(trust.VARIABLE, ""), *arguments]) + "\n")
+            line = json.dumps([os.environ.get(trust.VARIABLE, ""), name, arguments, keywords])
+            self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         except BrokenPipeError:
             answer = ""
         if answer:
             status, kind, text = json.loads(answer)
-            return Said(text.rstrip("."), kind) if status else None
-        status = self.process.wait()
-        self.errors.seek(0)
-        lines = self.errors.read().decode(errors="replace").strip().splitlines() or [f"ended with status {status}"]
-        return Said(f"killed by signal {-status}" if status < 0 else lines[-1].rstrip("."), CODE)
+        else:
+            status, kind = self.process.wait(), CODE
+            self.errors.seek(0)
+            lines = self.errors.read().decode(errors="replace").strip().splitlines() or [f"ended with status {status}"]
+            text = f"killed by signal {-status}" if status < 0 else lines[-1]
+        if status or not answer:
+            error = RunError(text.rstrip("."))
+            error.kind = kind
+            raise error
 
     def close(self) -> None:
         """End it; it has nothing to do any more."""
@@ -118,3 +129,61 @@ class Workers:
         if slot not in self.by_slot or not self.by_slot[slot].alive:
             self.by_slot[slot] = Worker()
         return self.by_slot[slot]
+
+
+class Processes(ThreadPoolExecutor):
+    """Calls functions in processes, some at a time; those that need the same data follow one another in one process, which reads the data once.
+
+    Parameters
+    ----------
+    jobs : processes at a time, >= 1. No result depends on it.
+    kept : processes that are kept for further calls; None: new ones.
+    """
+
+    def __init__(self, jobs: int, kept: Workers | None = None) -> None:
+        if jobs < 1:
+            raise ValueError(f"jobs must be >= 1; found {jobs}.")
+        super().__init__(jobs)
+        self.jobs, self.free, self.own = jobs, {*range(jobs)}, kept is None
+        self.kept = kept or Workers()
+        self.waiting: dict[Future[Any], tuple[Callable[..., object], Sequence[Any], Mapping[str, Any]]] = {}
+        self.lock = threading.Lock()
+
+    def submit(self, function: Callable[..., object], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Call a function of a module with arguments that JSON has; ``needs``, one of its keywords, is what data it reads."""
+        future: Future[Any] = Future()
+        with self.lock:
+            self.waiting[future] = function, arguments, keywords
+        super().submit(self._serve)
+        return future
+
+    def _serve(self) -> None:
+        """Call one of the functions that wait in a free process."""
+        with self.lock:
+            if not self.waiting:  # they were stopped
+                return
+            slot, last = min(self.free), self.kept.last
+            others = {needs for k, needs in last.items() if k != slot}
+            needs = {future: str(keywords.get("needs", "")) for future, (*_, keywords) in self.waiting.items()}
+            # the first of those whose data this process had last, else of those whose data no other had
+            future = min(needs, key=lambda future: (needs[future] != last.get(slot), needs[future] in others))
+            call, worker = self.waiting.pop(future), self.kept.worker(slot)
+            last[slot] = needs[future]
+            self.free.remove(slot)
+        try:
+            worker.call(*call)
+            future.set_result(None)
+        except BaseException as error:
+            future.set_exception(error)
+        finally:
+            self.free.add(slot)
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is not None:
+            with self.lock:
+                self.waiting.clear()
+                for worker in self.kept.by_slot.values():
+                    worker.process.terminate()
+        super().__exit__(*error)
+        if self.own:
+            self.kept.__exit__(*error)

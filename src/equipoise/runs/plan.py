@@ -1,0 +1,194 @@
+"""Plans of runs. A cell is a run with its folder and its last round; an executor trains it, in this process or in others; an outcome is its end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from equipoise.federation import checkpoint
+from equipoise.federation.directory import CHECKPOINT, METRICS
+from equipoise.federation.history import History
+from equipoise.runs import directory as runs
+from equipoise.runs.configuration import RunConfig
+from equipoise.runs.status import Watch
+from equipoise.system.errors import SETTINGS, ExpectedError
+from equipoise.system.files import open_regular
+from equipoise.system.workers import Processes, Workers, cores
+
+Progress = Callable[[int, int], None]  # called with the rounds done and to do, over all cells
+POLL = 0.5  # seconds between looks at the running processes
+SELDOM = 4  # of these looks, between which lines about the runs are not due
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a plan.
+
+    Parameters
+    ----------
+    key : what its planner calls it.
+    config : its configuration; of Python what its federation is built from.
+    folder : where it is kept.
+    until : rounds in all after which it pauses; None: it goes to its end.
+    """
+
+    key: Any
+    config: Any
+    folder: Path
+    until: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to train."""
+        state = self.folder / CHECKPOINT
+        paused = self.until and checkpoint.exists(state) and checkpoint.about(state)["t"] >= self.until
+        return bool(runs.finished(self.folder) or paused)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended: the error that ended it before its time, if one did, and its history."""
+
+    cell: Cell
+    error: ExpectedError | None = None
+    trained: History | None = None
+
+    @classmethod
+    def of(cls, cell: Cell, future: Future[Any]) -> Outcome:
+        """That of a future; any other error is raised."""
+        try:
+            return cls(cell, trained=future.result())
+        except ExpectedError as error:
+            return cls(cell, error)
+
+    @property
+    def why(self) -> str:
+        """Why it failed; empty if it did not."""
+        return "" if self.error is None else str(self.error)
+
+    @cached_property
+    def history(self) -> History | None:
+        """What it has recorded, if anything."""
+        recorded = self.trained is None and (self.cell.folder / METRICS).exists()
+        return History.from_run(self.cell.folder) if recorded else self.trained
+
+
+class Here(Executor):
+    """Calls functions in this process, at once. An error that other settings cannot help is raised where it is."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Call a function."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **keywords))
+        except ExpectedError as error:
+            if error.kind != SETTINGS:
+                raise
+            future.set_exception(error)
+        return future
+
+
+def run(
+    cells: Iterable[Cell], submit: Callable[[Cell], Future[Any]], look: Callable[[], object] = lambda: None
+) -> Iterator[Outcome]:
+    """The outcomes of cells that some executor trains, as they end.
+
+    Parameters
+    ----------
+    cells : made when the one before has been handed to the executor.
+    submit : hands a cell to the executor.
+    look : called now and then while cells train.
+    """
+    waiting = dict[Future[Any], Cell]()
+    for cell in cells:
+        waiting[future := submit(cell)] = cell
+        if future.done():
+            yield Outcome.of(waiting.pop(future), future)
+    while waiting:
+        done = wait(waiting, POLL).done
+        look()
+        for future in [future for future in waiting if future in done]:
+            yield Outcome.of(waiting.pop(future), future)
+
+
+class How(TypedDict, total=False):
+    """How cells are trained; no result depends on it.
+
+    Attributes
+    ----------
+    jobs : processes at a time, >= 1; without it, as many as fit.
+    on_progress : called with the rounds done and to do, over all cells.
+    lines : write lines about every run to standard error, if that is no terminal.
+    workers : processes that are there already, and kept for further calls; without them, new ones.
+    """
+
+    jobs: int | None
+    on_progress: Progress | None
+    lines: bool
+    workers: Workers | None
+
+
+def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
+    """Train runs that are begun in their folders, those that have ended already excepted; their outcomes, in order.
+
+    Parameters
+    ----------
+    cells : with a :class:`equipoise.runs.configuration.RunConfig`, each in a folder of :func:`equipoise.runs.directory.start`.
+    how : see :class:`How`.
+    """
+    jobs, on_progress = how.get("jobs"), how.get("on_progress")
+    if jobs is None:
+        jobs = fitting([cell.config for cell in cells])
+    left = [cell for cell in cells if not cell.ended]
+    watch = Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
+    ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
+    total, looks = sum(min(cell.config.rounds, cell.until or cell.config.rounds) for cell in cells), itertools.count()
+
+    def look() -> None:
+        if next(looks) % SELDOM == 0:
+            watch.look()
+        if on_progress is not None:
+            paths = [cell.folder for cell in cells]
+            ended.update({path: _rounds(path) for path in paths if path not in ended and runs.finished(path)})
+            on_progress(sum(ended.get(path) or _rounds(path) for path in paths), total)
+
+    def submit(cell: Cell) -> Future[Any]:
+        config: RunConfig = cell.config
+        needs = json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
+        return where.submit(train, str(cell.folder), max(1, cores() // jobs), cell.until, needs=needs)
+
+    with Processes(jobs, how.get("workers")) as where:
+        outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
+    watch.look()
+    return [outcomes.get(id(cell), Outcome(cell)) for cell in cells]
+
+
+def train(
+    folder: str, workers: int | None = None, until: int | None = None, *, data: str | None = None, needs: str = ""
+) -> None:
+    """Continue the run in a folder, as ``equipoise resume --quiet`` does; an executor may call it in any process.
+
+    ``needs`` is what data it reads: an executor may prefer a process that has read them.
+    """
+    runs.execute(Path(folder), progress=False, workers=workers, until=until, data=data)
+
+
+def fitting(configs: Sequence[RunConfig]) -> int:
+    """How many of these runs to have at a time: as many as the processor has cores for, on a GPU one."""
+    if any(config.device != "cpu" for config in configs):
+        return 1
+    return max(1, min(cores() // max((config.threads for config in configs), default=1), len(configs)))
+
+
+def _rounds(path: Path) -> int:
+    try:
+        with open_regular(path / METRICS) as file:
+            return sum(1 for _ in file)
+    except FileNotFoundError:
+        return 0
