@@ -302,13 +302,18 @@ def choose_in_processes(
             if on_progress is not None:
                 on_progress(min(done, total), total)
 
-        for cell in cells:
-            runs.start(cell.config, cell.folder)
-        return finish(cells, **(how | {"on_progress": shown}))
+        return _trained(cells, how | {"on_progress": shown})
 
     with nullcontext(workers) if workers else Workers() as kept:
         how |= {"jobs": how.get("jobs") or fitting([*plain.values()]), "workers": kept}
         return choose(subject, budget, base, train, candidates.file(), folder=folder)
+
+
+def _trained(cells: Sequence[Cell], how: How) -> list[Outcome]:
+    """The outcomes of runs, which are begun where they are not."""
+    for cell in cells:
+        runs.start(cell.config, cell.folder)
+    return finish(cells, **how)
 
 
 def _seals(by: str, validation: float) -> dict[str, Any]:
