@@ -24,7 +24,7 @@ from equipoise.cli import main as cli
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig
 from equipoise.system import workers
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.text import Said
 
 LINE = re.compile(
@@ -267,7 +267,7 @@ class InProcess:
         with self.turn:
             try:
                 runs.execute(Path(arguments[-1]), progress=False, until=until)
-            except (ExpectedError, ValueError, TypeError) as error:
+            except (RunError, ValueError, TypeError) as error:
                 return Said(str(error).rstrip("."), getattr(error, "kind", ""))
         return None
 

@@ -18,7 +18,7 @@ from equipoise.engines.job import Answer
 from equipoise.federation import guard
 from equipoise.flower import in_process
 from equipoise.runs import comparison
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.text import Said
 from helpers import clients, in_one, others_slow
 from run_helpers import config
@@ -192,7 +192,7 @@ def test_of_compared_runs_each_has_a_line_and_others_are_named_where_there_are_a
 ) -> None:
     why = "training diverged in 3 of 3 clients in round 0: lower the learning rate (1e+30)"
     monkeypatch.setattr(comparison, "complete", lambda paths, *_, **__: dict.fromkeys([*paths][:failing], why))
-    with pytest.raises(ExpectedError) as error:
+    with pytest.raises(RunError) as error:
         comparison.compare([config("fedavg", lr=1e30, seed=seed) for seed in range(2)], tmp_path)
     first, *lines = str(error.value).splitlines()
     assert first == f"{failing} of 2 runs failed."

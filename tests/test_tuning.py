@@ -950,12 +950,12 @@ def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     whys = [Said("killed by signal 9", CODE), Said("some words", SETTINGS)]
     monkeypatch.setattr(choosing, "complete", lambda paths, *_, **__: dict(zip(paths, whys, strict=True)))
     candidates = choosing.Candidates({"fedavg": ("fedavg", {})}, "digits", {"rounds": 2}, {})
-    with pytest.raises(choosing.TrialError, match="fedavg cannot be tuned: killed by signal 9"):
+    with pytest.raises(RunError, match="fedavg cannot be tuned: killed by signal 9"):
         choosing.choose(candidates, Budget(draws=2), tmp_path / "killed")
     whys[0] = whys[1]
     assert choosing.choose(candidates, Budget(draws=2), tmp_path / "diverged").choices["fedavg"].settings == {}
     whys[:] = [Said("training diverged in all of them", "")] * 2
-    with pytest.raises(choosing.TrialError, match="training diverged in all"):
+    with pytest.raises(RunError, match="training diverged in all"):
         choosing.choose(candidates, Budget(draws=2), tmp_path / "wrong")
 
 

@@ -52,12 +52,11 @@ from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.internals import number
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES
 from equipoise.system import text
-from equipoise.system.errors import CODE, ExpectedError
+from equipoise.system.errors import CODE, RunError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
 NAMES = ("ward-a", "ward-b", "ward-c")
@@ -529,7 +528,7 @@ def outcome(
     with tempfile.TemporaryDirectory() as folder, told() as log, meddling(changes), bounded(LIMIT) as broken:
         try:
             fed, history = play(run, Path(folder), 1, least=2)
-        except (ExpectedError, SitesError) as error:
+        except RunError as error:
             return kind(), str(error)
         except Exception as error:
             return kind(), [f"the server ends with {type(error).__name__}: {error}"]

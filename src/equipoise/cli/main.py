@@ -43,7 +43,7 @@ from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
 from equipoise.cli.tune import benchmark, tune
 from equipoise.system import trust
-from equipoise.system.errors import CODE, ExpectedError
+from equipoise.system.errors import CODE, RunError
 from equipoise.system.suggestions import some
 from equipoise.system.workers import isolated, loading, python
 
@@ -171,7 +171,7 @@ def main() -> NoReturn:
     try:
         with isolated():  # libraries start Python, too
             commands()(arguments, prog_name="equipoise", standalone_mode=True)
-    except ExpectedError as error:
+    except RunError as error:
         _fail(str(error), 1, debug, error.kind)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise.core import wire
 from equipoise.core.rule import State
 from equipoise.system import text
+from equipoise.system.errors import InputError
 from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
@@ -23,7 +24,7 @@ LONGEST = 10_000  # characters of any text in them
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
 
-class CodecError(ValueError):
+class CodecError(InputError):
     """A message that is not what the other end must send."""
 
 

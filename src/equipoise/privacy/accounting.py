@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import SiteError
 from equipoise.system.files import locked, make_private, read_regular, write_atomically
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json
@@ -37,14 +37,6 @@ Relation = Literal["replace", "zero-out"]
 SENSITIVITY: Mapping[Relation, float] = {"replace": 2.0, "zero-out": 1.0}  # how far one answer moves, in lengths C
 SILENT = ("is not connected", "refuses")  # begin the reasons of clients that have certainly sent nothing
 ACCOUNT = "account.json"  # in a site's state directory
-
-
-class BudgetError(ExpectedError):
-    """A site refuses what its own budget does not allow. The text contains no data of the site and may be sent; or ``sent`` in its place."""
-
-    def __init__(self, text: str, sent: str = "") -> None:
-        super().__init__(text)
-        self.sent = sent
 
 
 def spent(noise: float, answers: int, delta: float, relation: Relation = "replace") -> float:
@@ -135,7 +127,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
 
     Raises
     ------
-    BudgetError : they would cost more than the budget, or it cannot be told what they cost. Nothing is added.
+    SiteError : they would cost more than the budget, or it cannot be told what they cost. Nothing is added.
     OSError : the account cannot be written.
     """
     most, delta, place = node_config.get("max-epsilon"), node_config.get("delta", 1e-5), node_config.get("state-dir")
@@ -145,7 +137,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
         check_number("max-epsilon", most, 0, above=True, below=True)
         check_number("delta", delta, 0, 1, above=True, below=True)
     except ValueError as error:
-        raise BudgetError(
+        raise SiteError(
             f"refuses: {error}", "refuses: its privacy budget cannot be used; its own log says more"
         ) from None
     try:
@@ -161,7 +153,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
             if new:
                 write_atomically(path, sealed_json({"answers": list(answers.items())}), private=True)
     except ValueError as error:
-        raise BudgetError(f"refuses: {str(error).removesuffix('.')}") from None
+        raise SiteError(f"refuses: {str(error).removesuffix('.')}") from None
     return True
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from equipoise.records.meta import Content, Meta
-from equipoise.records.record import DamagedLineError, Record, parse, shorten
+from equipoise.records.record import Record, parse, shorten
 from equipoise.records.threshold import FILE, Chosen
 from equipoise.system import own_code, places
-from equipoise.system.errors import RunError
+from equipoise.system.errors import DamagedError, RunError
 from equipoise.system.files import read_regular, real_path
 from equipoise.system.seals import CHANGED, open_json, open_toml
 
@@ -115,9 +115,9 @@ def _records(run: Path) -> tuple[Record, ...]:
     last = _opened(pointer, _parse_object, "", run).get("records") if pointer.exists() else None
     try:
         records, hashes = _opened(path, parse, "The run has not finished its first round.")
-    except DamagedLineError as error:
+    except DamagedError as error:
         raise ValueError(
-            f"{path}: {error}. Put the file back, or run again. To read what is intact, delete line {error.number} "
+            f"{path}: {error}. Put the file back, or run again. To read what is intact, delete line {error.fields['number']} "
             "and all that follow, and the folder checkpoint."
         ) from None
     if last and last not in hashes:
@@ -151,7 +151,7 @@ def _opened(path: Path, parse: Callable[[str], Parsed], hint: str, folder: Path 
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     try:
         return parse(text)
-    except DamagedLineError:
+    except DamagedError:
         raise
     except ValueError as error:
         raise ValueError(

@@ -37,11 +37,8 @@ APART: Final = (  # fields of a configuration that are no conditions of a choice
     "measures", "engine", "chunk", "device", "threads", "track", "checkpoint_every", "keep_checkpoints", "least_group",
 )  # fmt: skip
 OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
+TRIAL: Final = "trial"  # kind of errors: a trial failed for another reason than its settings
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
-
-
-class TrialError(RunError):
-    """A trial that failed for another reason than its settings."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def choose(
     Raises
     ------
     MethodError, ValueError : see :func:`check`.
-    RunError : a directory that holds something else; or a :class:`TrialError`.
+    RunError : a directory that holds something else; or, of the kind :data:`TRIAL`, a trial failed for another reason than its settings.
     """
     methods = {label: candidates.parsed(label) for label in candidates.methods}
     check(methods, budget, candidates.search)
@@ -345,7 +342,7 @@ def _trained(
         whys = [failed.get(path, "") for (trial, _), path in places.items() if trial.label == label]
         others = [why for why in whys if why and key_of(why) != SETTINGS]
         if others and (len(others) == len(whys) or CODE in map(key_of, others)):
-            raise TrialError(f"{label} cannot be tuned: {others[0]}.")
+            raise RunError(f"{label} cannot be tuned: {others[0]}.", TRIAL)
     ended: dict[Trial, list[Outcome]] = {}
     for (trial, _), path in places.items():
         run = History.from_run(path) if path not in failed or (path / METRICS).exists() else None

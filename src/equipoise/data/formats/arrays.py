@@ -60,10 +60,7 @@ TEXT = (
     " Networks here take numbers: make them of text in a function of your own, --data my.py:clients. Of names of images make a "
     "table with the columns path, label and client."
 )
-
-
-class PickledError(DataError):
-    """An array holds Python objects."""
+PICKLED = "pickled"  # kind of errors: an array holds Python objects
 
 
 def npz(path: Path, columns: Columns) -> UserData:
@@ -92,9 +89,10 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
         raise
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, ValueError) and "pickle" in str(error).lower():
-            raise PickledError(
+            raise DataError(
                 f"{path}: an array holds Python objects, which are not read because they could run code. "
-                "Save numbers, or text as np.array(list_of_words)."
+                "Save numbers, or text as np.array(list_of_words).",
+                PICKLED,
             ) from None
         raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
 
@@ -281,7 +279,7 @@ def of_function(reference: str, columns: Columns, seed: int) -> UserData:
 
     Raises
     ------
-    OwnCodeError : the function is not there, or fails. DataError : it returns something else.
+    InputError : the function is not there, or fails. DataError : it returns something else.
     """
     returned = own_code.call("data", reference, {"seed": seed}, {})
     if isinstance(returned, Mapping) and {"x", "y"} <= returned.keys():
@@ -351,7 +349,9 @@ def of_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData
     for path in files:
         try:
             arrays = opened(path)
-        except PickledError:
+        except DataError as error:
+            if error.kind != PICKLED:
+                raise
             raise DataError(_conversion(folder, path)) from None
         named = [
             column([*arrays], asked, usual, path.name) for asked, usual in ((columns.image, "x"), (columns.label, "y"))

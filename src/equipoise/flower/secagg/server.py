@@ -25,6 +25,7 @@ from equipoise.flower.secagg.sums import SumRequest
 from equipoise.flower.server.exchange import AWAY
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
+from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import read_sealed, sealed_json
 from equipoise.system.text import key_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class LostRoundError(RuntimeError):
+class LostRoundError(RunError):
     """A sum that cannot be unmasked, so that the round is lost."""
 
 

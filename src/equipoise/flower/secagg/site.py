@@ -24,8 +24,9 @@ from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memor
 from equipoise.flower.secagg.sums import MaskedVector, SumRequest
 from equipoise.flower.settings import ON_SERVER
 from equipoise.flower.site import questions
-from equipoise.flower.site.site import Site, SiteError, TrainingError, job_of, train
+from equipoise.flower.site.site import TRAINING, Site, job_of, train
 from equipoise.system import tensor_files
+from equipoise.system.errors import DamagedError, SiteError
 from equipoise.system.files import locked, make_private
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,9 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     used = sha256(json.dumps([dict(site.experiment), dict(site.run_config), handed], sort_keys=True).encode())
     try:
         clear = train(site, parcel.fields, job, own)
-    except TrainingError as error:
+    except SiteError as error:
+        if error.kind != TRAINING:
+            raise
         log.error("training failed, and the server is not told why: %s", error)
         raise SiteError(f"has no usable update of round {t}; its own log says more") from None
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
@@ -137,7 +140,7 @@ def _kept(site: Site, training: str) -> Parcel | None:
     """
     try:
         tensors = tensor_files.read(_cache(site))
-    except (FileNotFoundError, tensor_files.DamagedError):
+    except (FileNotFoundError, DamagedError):
         return None
     noted = json.loads(tensors.pop("noted").numpy().tobytes())
     if noted["training"] != training:

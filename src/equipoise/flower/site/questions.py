@@ -16,8 +16,8 @@ from torch import Tensor
 from equipoise.federation.fingerprint import digest
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.secagg.masks import model_digest, transcript
-from equipoise.flower.site.site import Site, SiteError
-from equipoise.flower.site.store import StoreError
+from equipoise.flower.site.site import Site
+from equipoise.system.errors import SiteError
 from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.seals import read_json
 
@@ -36,7 +36,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     if kind == "query.finish":
         try:
             return site.answer(kind, asked)
-        except (SiteError, StoreError, CodecError):
+        except (SiteError, CodecError):
             raise
         except Exception:  # of training from a model that the server chose
             log.exception("the model of this site is not stored, and the server is not told")
