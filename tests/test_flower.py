@@ -474,7 +474,9 @@ def test_a_site_that_comes_back_with_other_features_stays_outside(
     grid.push_messages = push  # type: ignore[method-assign]
     history = machines.serve(grid)
     assert [record["ids"] for record in history.records] == [[0, 1, 2], [0, 1]]
-    assert history.records[1]["quarantined"] == [{"client": 2, "name": "south", "reason": "is not connected"}]
+    assert history.records[1]["quarantined"] == [
+        {"client": 2, "name": "south", "reason": "is not connected", "key": "absent"}
+    ]
     assert re.search(r"south cannot take part: it has other features \(\w+\) than the server", caplog.text)
 
 
@@ -577,7 +579,7 @@ def test_a_site_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> N
 
     history = machines.serve(Changed(machines, fails))
     assert [record["quarantined"] for record in history.records] == 3 * [
-        [{"client": 2, "name": "south", "reason": "failed; the site's log says why"}]
+        [{"client": 2, "name": "south", "reason": "failed; the site's log says why", "key": "away"}]
     ]
     assert [record["ids"] for record in history.records] == 3 * [[0, 1]]
 
@@ -592,7 +594,9 @@ def test_a_site_takes_no_more_steps_than_it_allows(spare: int, asked: dict[str, 
     machines.nodes[1]["max-steps"] = steps + spare
     (record,) = machines.serve().records
     why = f"refuses: one message asks for {steps} gradient steps, more than its max-steps"
-    assert record.get("quarantined", []) == ([{"client": 2, "name": "south", "reason": why}] if spare else [])
+    assert record.get("quarantined", []) == (
+        [{"client": 2, "name": "south", "reason": why, "key": "refused"}] if spare else []
+    )
 
 
 @pytest.mark.parametrize("spoilt", [1, 2, 5])

@@ -414,7 +414,7 @@ def at_site(case: Case) -> tuple[str, str, list[str]]:
                 f"a refused message changed the site's files: {sorted(set(after.items()) ^ set(before.items()))[0][0]}"
             )
         again = ask(one, one.content)
-        if Parcel.of(again.content).fields.get("error") == LOST:
+        if Parcel.of(again.content).fields.get("key") == LOST:
             again = ask(one, whole(one))
         if once and "refuses" in str(Parcel.of(again.content).fields.get("error")):
             return one.kind, "refused for the round", broken

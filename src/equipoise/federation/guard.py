@@ -325,8 +325,8 @@ def quorum(
 
 def split(reason: str) -> tuple[str, str]:
     """What happened, and what to do, which only a diagnosed reason has."""
-    head, _, advice = reason.partition(": ")
-    return (head, advice) if key_of(reason) in DIAGNOSED else (reason, "")
+    head = key_of(reason)
+    return (head, reason.removeprefix(f"{head}: ")) if head in DIAGNOSED else (reason, "")
 
 
 def blamed(clients: Sequence[tuple[str, str]], asked: int, when: str) -> str:

@@ -59,7 +59,7 @@ from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
 from equipoise.system.environment import environment
-from equipoise.system.errors import RunError, SiteError
+from equipoise.system.errors import RunError, SiteError, refusal
 from equipoise.system.files import locked, read_regular, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
@@ -100,9 +100,9 @@ def make_client_app(
         key = json.dumps([name, fields, dict(node), dict(context.run_config)], sort_keys=True)
         if key not in opened:
             if wrong := faults(node):
-                raise SiteError(
-                    f"refuses: its node-config cannot be used: {' '.join(wrong.values())}",
-                    "refuses: its node-config cannot be used; its own log says more",
+                raise refusal(
+                    f"its node-config cannot be used: {' '.join(wrong.values())}",
+                    "its node-config cannot be used; its own log says more",
                 )
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
@@ -131,7 +131,7 @@ def make_client_app(
                 reply.fields["name"] = name
             except (SiteError, CodecError) as error:
                 log.error("%s, %s: %s", name, kind, error)
-                reply = Parcel({"error": (sent := sendable(error)), "key": key_of(sent), **named})
+                reply = Parcel({"error": (sent := sendable(error)), "key": key_of(sent) or error.kind, **named})
             except Exception as error:  # its text stays in the site's log
                 log.exception("%s, %s", name, kind)
                 reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})

@@ -18,8 +18,8 @@ from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
-LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
-VERSION = 7  # of these messages: both ends must have the same
+LOST = "lost"  # key of a site's answer if it lacks the model that was sent last, of which this is a change
+VERSION = 8  # of these messages: both ends must have the same
 LONGEST = 10_000  # characters of any text in them
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 

@@ -182,7 +182,8 @@ class Record(TypedDict, total=False):
     absent, late, dropped : ids of the clients that a simulation let be away, take too long, or fail in the middle.
     attackers : those of `ids` that attacked, where a simulation lets clients attack.
     unmeasured : of sites that were tested, `{name: why}`: whose scores do not count, or not all of them.
-    quarantined : `[{"client": m, "name": str, "reason": str}]`, whose answer was not used.
+    quarantined : `[{"client": m, "name": str, "reason": str, "key": str}]`, whose answer was not used, why, and a key of some reasons; earlier
+        versions wrote no key.
     lr : learning rate of the round, a number or by tensor, where it changes over the rounds.
     bytes : `{"down": [M], "up": [M], "full": int}`, what the clients in `ids` received and sent, and the size of the whole model.
     units : where clients hold parts of the model: `{"held": [[hidden units of each group] per client]}`, and in rounds in which they

@@ -3,6 +3,7 @@
 from typing import Any
 
 SETTINGS, CODE = "settings", "code"  # kinds of errors: other hyper-parameters may help, none does
+REFUSED, ABSENT = "refused", "absent"  # of sites: it does not do what it was asked for, it was not asked
 
 
 class InputError(ValueError):
@@ -48,3 +49,8 @@ class SiteError(RuntimeError):
     def __init__(self, text: str, sent: str = "", kind: str = "") -> None:
         super().__init__(text)
         self.sent, self.kind = sent, kind
+
+
+def refusal(text: str, sent: str = "") -> SiteError:
+    """The error of a site that sends nothing of what it was asked for, for a reason that it states; see :class:`SiteError`."""
+    return SiteError(f"refuses: {text}", f"refuses: {sent}" * bool(sent), REFUSED)

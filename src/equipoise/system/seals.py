@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from equipoise.system.errors import RunError
+from equipoise.system.errors import DamagedError, RunError
 from equipoise.system.files import read_regular
 
 CHANGED = "its content is not what was written"
@@ -45,14 +45,14 @@ def open_json(text: str) -> Any:
     if match := _JSON.match(text):
         body = "{" + text[match.end() :]
         if _digest(body) != match[1]:
-            raise ValueError(CHANGED)
+            raise DamagedError(CHANGED)
         return read_json(body)
     try:
         content = read_json(text)
     except json.JSONDecodeError:
-        raise ValueError(CHANGED) from None
+        raise DamagedError(CHANGED) from None
     if isinstance(content, dict) and "seal" in content:
-        raise ValueError(CHANGED)
+        raise DamagedError(CHANGED)
     return content
 
 
@@ -109,7 +109,7 @@ def open_toml(text: str) -> dict[str, Any]:
     """
     match = _TEXT.match(text)
     if text.startswith("# sha256") and (match is None or _digest(text[match.end() :]) != match[1]):
-        raise ValueError(CHANGED)
+        raise DamagedError(CHANGED)
     if any(key[0].count(".") > 10 * DEEPEST for key in _DOTTED.finditer(text)):
         raise ValueError(DEEP)
     content: dict[str, Any] = _read(text, tomllib.loads)

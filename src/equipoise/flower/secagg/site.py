@@ -26,7 +26,7 @@ from equipoise.flower.settings import ON_SERVER
 from equipoise.flower.site import questions
 from equipoise.flower.site.site import TRAINING, Site, job_of, train
 from equipoise.system import tensor_files
-from equipoise.system.errors import DamagedError, SiteError
+from equipoise.system.errors import DamagedError, SiteError, refusal
 from equipoise.system.files import locked, make_private
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """
     trains = kind.startswith("train") or kind == "evaluate.validation"
     if kind not in KINDS and trains and site.node_config.get("secure"):
-        raise SiteError("refuses: it takes part in masked sums only")
+        raise refusal("it takes part in masked sums only")
     if kind not in KINDS and not site.guarded:
         return site.answer(kind, asked)
     make_private(site.store.directory)
@@ -61,7 +61,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
         try:
             return KINDS[kind](site, asked)
         except (MaskError, MethodError) as error:
-            raise SiteError(f"refuses: {str(error).removesuffix('.')}") from None
+            raise refusal(str(error).removesuffix(".")) from None
 
 
 def _introduce(site: Site, asked: Parcel) -> Parcel:

@@ -51,7 +51,7 @@ from equipoise.records.history import LEAST
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
 from equipoise.system import own_code
-from equipoise.system.errors import SiteError
+from equipoise.system.errors import SiteError, refusal
 from equipoise.system.files import write_atomically
 from equipoise.system.text import Said, key_of
 from equipoise.system.tree import numbered, tree_map
@@ -212,7 +212,7 @@ class Site:
             return None
         base = self.store.base(fields["base"])
         if base is None:
-            raise CodecError(LOST)
+            raise CodecError("lacks the model that was sent last", LOST)
         return base.to(self.trial.setup.initial.device)
 
     def _received(self, asked: Parcel) -> tuple[Tensor, Tensor | None]:
@@ -324,7 +324,7 @@ def open_site(
             least = int(own.get("least-group", LEAST))
             require_apart(draws, name, loaded(inputs.data[0]), (settings.validation, settings.seed), least)
         except ValueError as error:
-            raise SiteError(f"refuses: {error}") from None
+            raise refusal(str(error)) from None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
         inputs,
@@ -340,7 +340,7 @@ def open_site(
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
-        raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
+        raise refusal(f"max-epsilon allows no scores {what}, which no noise protects")
     return Site(
         trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people, doubts
     )
@@ -358,11 +358,11 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
         ("max-decay", "of lr x weight decay", decay, MOST_DECAY),
     ):
         if size > (most := own.get(key, usual)):
-            refused = f"refuses: one message asks for {size:,g} {what}"
-            raise SiteError(f"{refused}; {key} in its node-config is {most:,}", f"{refused}, more than its {key}")
+            refused = f"one message asks for {size:,g} {what}"
+            raise refusal(f"{refused}; {key} in its node-config is {most:,}", f"{refused}, more than its {key}")
     if batch < (least := own.get("min-batch", 1)):
-        refused = f"refuses: one message asks for batches of {batch} samples"
-        raise SiteError(f"{refused}; min-batch in its node-config is {least}", f"{refused}, fewer than its min-batch")
+        refused = f"one message asks for batches of {batch} samples"
+        raise refusal(f"{refused}; min-batch in its node-config is {least}", f"{refused}, fewer than its min-batch")
 
 
 # answers
