@@ -1,9 +1,14 @@
 """A copy of the package with other words in every message, note and sentence: what it decides must not change."""
 
 import ast
+import json
+import os
 import re
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
@@ -15,6 +20,7 @@ SKIPPED = (
 WORDS = re.compile(rf"({SKIPPED})|(?<![\w\\{{<.@:%])([A-Za-z]?[a-z]+)(?![\w({{<@])")
 PATTERNS = {"compile", "match", "fullmatch", "search", "sub", "findall", "split", "finditer"}
 NAMES = {"PANELS"}  # constants that are names with blanks between them
+FOREIGN = {"loc"}  # arguments of other libraries that are words
 OTHER = re.compile("[\u0430-\u044f\u0410-\u042f»]")
 
 
@@ -77,6 +83,9 @@ class Rewording(ast.NodeTransformer):
             node.args[0] = _begun(node.args[0])
         return made
 
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        return node if node.arg in FOREIGN else self.generic_visit(node)
+
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.exc, ast.Call) and node.exc.args:
@@ -88,7 +97,7 @@ def _begun(text: ast.expr) -> ast.expr:
     """A text that begins with another sign, so that nothing can ask for its beginning."""
     if isinstance(text, ast.JoinedStr):
         text.values.insert(0, ast.Constant("» "))
-    elif isinstance(text, ast.Constant) and isinstance(text.value, str):
+    elif isinstance(text, ast.Constant) and isinstance(text.value, str) and text.value:
         text.value = f"» {text.value}"
     return text
 
@@ -117,3 +126,110 @@ def differences(ours: object, theirs: object, where: str = "") -> Iterator[str]:
             yield f"{where}: {ours!r} and {theirs!r}"
     elif ours != theirs:
         yield f"{where}: {ours!r} and {theirs!r}"
+
+
+# what is played, in a process of either package
+TINY = [
+    "--scenario",
+    "digits(train=[24, 20, 28, 16], test=[20, 20, 20, 20], clients=4)",
+    "--network",
+    "mlp(hidden=[8])",
+    "--batch-size",
+    "8",
+]
+ROUNDS = ["--epochs", "1", "--rounds", "2"]
+SUITE = """
+title = "Tiny"
+about = "For tests."
+methods = ["fedavg", "qffl"]
+draws = 1
+by = "mean"
+seeds = 1
+
+[[scenario]]
+name = "tiny"
+scenario = "digits"
+options = { train = [8, 8, 8, 8], test = [10, 10, 10, 10], clients = 4 }
+train = { rounds = 1, epochs = 1, batch_size = 8, network = "mlp", network_options = { hidden = [8] } }
+"""
+EXPERIMENT = """
+title = "Two ways"
+paper = "Mine"
+citation = "Nobody 2026"
+about = "A small one."
+seeds = 1
+
+[columns]
+AVG = "avg"
+
+[[part]]
+name = "digits"
+title = "Digits"
+scenario = "digits"
+options = {clients = 4, train = [8, 8, 8, 8], test = [10, 10, 10, 10]}
+network = "mlp(hidden=[8])"
+train = {rounds = 1, epochs = 1, batch_size = 4, lr = 0.1}
+columns = ["AVG"]
+
+[[row]]
+name = "Plain"
+
+[[row]]
+name = "FedHEAL"
+method = "fedheal"
+"""
+COMMANDS = [
+    ["compare", "fedavg", "fedheal", *TINY, *ROUNDS, "--name", "compared", "--json"],
+    [
+        "tune",
+        "fedavg",
+        *TINY,
+        "--epochs",
+        "2",
+        "--rounds",
+        "4",
+        "--lr",
+        "0.3",
+        "--draws",
+        "3",
+        "--search",
+        "lr=among(0.2, 1e30)",
+        "--name",
+        "tuned",
+        "--json",
+    ],
+    ["benchmark", "suite.toml", "--name", "suite", "--json"],
+    ["reproduce", "experiment.toml", "--json"],
+    ["run", "--data", "table.csv", "--set", "client=site", *ROUNDS, "--name", "own", "--json"],
+    ["report", "runs/compared", "--json"],
+    ["report", "runs/own", "--json"],
+    ["export", "runs/own", "--bundle", "model"],
+    ["predict", "model", "table.csv", "--output", "predicted.csv"],
+    ["status", "runs", "--json"],
+    ["status", "runs"],
+]
+
+
+def play(folder: Path, only: Sequence[str] = ()) -> None:
+    """Give the commands in a folder; their status and answers, and the files that they leave, as JSON."""
+    os.chdir(folder)
+    Path("suite.toml").write_text(SUITE)
+    Path("experiment.toml").write_text(EXPERIMENT)
+    rows = [f"{'ab'[k % 2]},{'no' if k % 3 else 'yes'},{(7 * k) % 40},{k % 3 == 0:d}\n" for k in range(60)]
+    Path("table.csv").write_text("site,label,age,tells\n" + "".join(rows))
+    answers = []
+    for arguments in (words for words in COMMANDS if words[0] in only or not only):
+        sys.argv = ["equipoise", *arguments]
+        with redirect_stdout(StringIO()) as answer, redirect_stderr(StringIO()) as errors:
+            try:
+                main()
+            except SystemExit as end:
+                status = end.code
+        answers.append([arguments, status, answer.getvalue(), errors.getvalue()])
+    Path("answers.json").write_text(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    from equipoise.cli.main import main
+
+    play(Path(sys.argv[1]), sys.argv[2:])

@@ -253,7 +253,7 @@ def test_lines_about_runs_of_versions_without_keys_have_them(tmp_path, history):
     run = make_run(tmp_path)
     leak = "data: t.csv: the column a tells the class of all 9 samples. Leave it out."
     lines = {leak: LEAK, "The positive class is b.": POSITIVE_CLASS, str(REPEATED): REPEATED.key, "3 clients": ""}
-    (run / "manifest.json").write_text(json.dumps({"header": ["method a/b/mine.py:Prox · 3 clients", *lines]}))
+    (run / "manifest.json").write_text(json.dumps({"header": ["method /a/b/mine.py:Prox · 3 clients", *lines]}))
     header = History.from_run(run).meta["header"]
     assert [key_of(line) for line in header] == ["", *lines.values()]
     assert header == ["method mine.py:Prox · 3 clients", *lines]

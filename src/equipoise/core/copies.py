@@ -61,12 +61,8 @@ class Place(NamedTuple):
 class NetworkError(InputError):
     """A network that cannot be trained as it is, and what to do.
 
-    ``harmless`` is what of it may leave a site, as the server's network has the same names: nothing of values and of others' errors.
+    The field ``harmless`` is what of it may leave a site, as the server's network has the same names: nothing of values and of others' errors.
     """
-
-    def __init__(self, message: str, harmless: str = "") -> None:
-        super().__init__(message)
-        self.harmless = harmless
 
 
 def copied(net: nn.Module) -> nn.Module:

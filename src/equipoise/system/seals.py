@@ -26,7 +26,8 @@ _DOTTED = re.compile(
     r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+)++"""
 )  # tomllib takes time with the square of a key's parts
 _JSON = re.compile(r'\{\n "seal": "([0-9a-f]{64})",')
-_TEXT = re.compile(r"# sha256 of all that follows, so that a change is found: ([0-9a-f]{64})\n")
+_HEAD = "# sha256 of all that follows, so that a change is found: "
+_TEXT = re.compile(rf"{_HEAD}([0-9a-f]{{64}})\n")
 
 
 def sealed_json(content: Mapping[str, Any]) -> str:
@@ -87,7 +88,7 @@ def typed(kind: type[Kind], content: Any) -> Kind:
 
 def sealed_text(text: str) -> str:
     """A text with the hash of it in a first line, which is a comment in TOML."""
-    return f"# sha256 of all that follows, so that a change is found: {_digest(text)}\n{text}"
+    return f"{_HEAD}{_digest(text)}\n{text}"
 
 
 def read_json(text: str) -> Any:

@@ -634,7 +634,7 @@ def harmless(error: Exception) -> str:
     Of a network that cannot be trained, where in it: the server's has the same names.
     """
     if isinstance(error, NetworkError):
-        return f"NetworkError{': ' * bool(error.harmless)}{error.harmless}"
+        return ": ".join(filter(None, ("NetworkError", error.fields.get("harmless"))))
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
 
 
