@@ -24,7 +24,6 @@ from equipoise.cli import main as cli
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.system import workers
-from equipoise.system.errors import ExpectedError
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d (?P<name>.+): round (?P<t>\d+) of (?P<rounds>\d+), accuracy (?P<accuracy>[\d.]+) \((?P<over>.+?)\), "
@@ -265,10 +264,8 @@ class InProcess:
         with self.turn:
             try:
                 function(*json.loads(json.dumps(arguments)), **json.loads(json.dumps(keywords)))
-            except (ExpectedError, ValueError, TypeError) as error:
-                failed = RunError(str(error).rstrip("."))
-                failed.kind = getattr(error, "kind", "")
-                raise failed from None
+            except (RunError, ValueError, TypeError) as error:
+                raise RunError(str(error).rstrip("."), getattr(error, "kind", "")) from None
 
     def close(self) -> None:
         pass

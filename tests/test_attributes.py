@@ -32,9 +32,9 @@ from equipoise.federation.method import Method
 from equipoise.flower import in_process
 from equipoise.flower.codec import Parcel
 from equipoise.flower.secagg import site as masked_site
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.site.site import Site
 from equipoise.scenarios import own as own_scenario
+from equipoise.system.errors import RunError
 from helpers import UNEQUAL, clients, federation, in_one, network, samples
 
 SOLVER = eq.SGD(0.05)
@@ -477,5 +477,5 @@ def test_a_rule_for_groups_sends_sums_by_cell(
 def test_sites_have_as_many_attributes() -> None:
     data: list[Any] = people()
     data[2] = (*data[2][:2], codes(len(data[2][1]), 0, 1))
-    with pytest.raises(SitesError, match="client-2 has other sensitive attributes"):
+    with pytest.raises(RunError, match="client-2 has other sensitive attributes"):
         in_process(network(), data, "fedavg", SOLVER)

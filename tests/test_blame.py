@@ -20,7 +20,6 @@ from equipoise.flower import in_process
 from equipoise.runs import comparison
 from equipoise.runs.configuration import RunError
 from equipoise.runs.plan import Outcome
-from equipoise.system.errors import ExpectedError
 from equipoise.system.text import Said
 from helpers import clients, in_one, others_slow
 from run_helpers import config
@@ -196,7 +195,7 @@ def test_of_compared_runs_each_has_a_line_and_others_are_named_where_there_are_a
     monkeypatch.setattr(
         comparison, "finish", lambda cells, *_, **__: [Outcome(cell, RunError(why)) for cell in cells[:failing]]
     )
-    with pytest.raises(ExpectedError) as error:
+    with pytest.raises(RunError) as error:
         comparison.compare([config("fedavg", lr=1e30, seed=seed) for seed in range(2)], tmp_path)
     first, *lines = str(error.value).splitlines()
     assert first == f"{failing} of 2 runs failed."

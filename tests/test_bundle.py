@@ -29,7 +29,6 @@ from torch import nn
 import equipoise as eq
 from equipoise import scenarios
 from equipoise.bundle import card, files
-from equipoise.bundle.files import BundleError
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Words
 from equipoise.data.tables.schema import plain as plain_name
@@ -40,6 +39,7 @@ from equipoise.records.history import History
 from equipoise.report import committee, holdings
 from equipoise.report.sentences import limits
 from equipoise.runs import directory as runs
+from equipoise.system.errors import InputError
 from equipoise.system.seals import open_json, sealed_json, typed
 from equipoise.system.text import plain_cell
 from run_helpers import cache, equipoise
@@ -164,13 +164,13 @@ def test_it_is_an_estimator_that_is_fitted(made: tuple[eq.Federation, Any, Path,
     assert model.get_params() == {"directory": folder}
     assert (clone(model).predict(frame) == model.predict(frame)).all()
     assert (pickle.loads(pickle.dumps(model)).predict(frame) == model.predict(frame)).all()
-    with pytest.raises(BundleError, match=r"trained model and learns nothing more.*FrozenEstimator"):
+    with pytest.raises(InputError, match=r"trained model and learns nothing more.*FrozenEstimator"):
         whole.fit(frame, frame["label"])
     assert model.set_params(directory=folder) is model
     for changed in ({"directory": "other"}, {"threshold": 0.3}):
-        with pytest.raises(BundleError, match=r"cannot be changed\. Load the other bundle"):
+        with pytest.raises(InputError, match=r"cannot be changed\. Load the other bundle"):
             model.set_params(**changed)
-    with pytest.raises(BundleError, match=r"takes a table, a pandas frame with the columns age, pain"):
+    with pytest.raises(InputError, match=r"takes a table, a pandas frame with the columns age, pain"):
         model.predict(np.zeros((3, 4)))
 
 
@@ -195,10 +195,10 @@ def test_an_edited_file_is_named(
     flipped = bytes([*content[:-9], content[-9] ^ 1, *content[-8:]])
     for change in (flipped, b"{" + content, content + b" ", content[:-1], b""):
         (folder / name).write_bytes(change)
-        with pytest.raises(BundleError, match=rf"{name} was edited"):
+        with pytest.raises(InputError, match=rf"{name} was edited"):
             eq.load(folder)
     (folder / name).unlink()
-    with pytest.raises(BundleError, match=rf"it has no {name}" if name == files.ABOUT else f"{name} is missing"):
+    with pytest.raises(InputError, match=rf"it has no {name}" if name == files.ABOUT else f"{name} is missing"):
         eq.load(folder)
 
 
@@ -251,7 +251,7 @@ def test_a_bundle_of_somebody_else_runs_no_code(
     folder = copied(made[2], tmp_path / "b")
     about = open_json((folder / files.ABOUT).read_text())
     (folder / files.ABOUT).write_text(sealed_json(about | change))
-    with pytest.raises(BundleError, match=said):
+    with pytest.raises(InputError, match=said):
         eq.load(folder)
     assert not (tmp_path / "ran").exists()
 
@@ -502,7 +502,7 @@ def test_images_in_arrays_and_in_files(tmp_path: Path, equipoise: Any) -> None:
     written = pd.read_csv(tmp_path / "p.csv")
     assert written["sample"].tolist() == [name.relative_to(tmp_path / "data").as_posix() for name in names]
     assert written["prediction"].tolist() == model.predict(names).tolist()
-    with pytest.raises(BundleError, match=r"images as bytes \(uint8\) \[n, 3, 8, 8\]; found float32"):
+    with pytest.raises(InputError, match=r"images as bytes \(uint8\) \[n, 3, 8, 8\]; found float32"):
         model.predict(x.numpy().astype(np.float32))
 
 
@@ -575,10 +575,10 @@ def test_a_card_has_the_numbers_of_what_the_bundle_predicts(held: Any, tmp_path:
 )
 def test_what_a_bundle_cannot_hold(tmp_path: Path, fed: Any, options: dict[str, Any], said: str) -> None:
     made = fed()
-    with pytest.raises(BundleError, match="replaces nothing"):
+    with pytest.raises(InputError, match="replaces nothing"):
         made.save_bundle(Path(__file__))
     made.fit(1, progress=False)
-    with pytest.raises(BundleError, match=said):
+    with pytest.raises(InputError, match=said):
         made.save_bundle(tmp_path / "b", **options)
     assert not [*tmp_path.iterdir()]
 
@@ -587,13 +587,13 @@ def test_a_network_that_was_changed_after_it_was_built(tmp_path: Path) -> None:
     net = eq.network("mlp", (5,), 2, hidden=[3])
     net.register_forward_hook(lambda module, given, out: 2 * out)
     assert vars(net)[RECIPE]["name"] == "mlp"
-    with pytest.raises(BundleError, match="would not predict as the model does"):
+    with pytest.raises(InputError, match="would not predict as the model does"):
         fitted(net).save_bundle(tmp_path / "b")
-    with pytest.raises(BundleError, match="No round was trained"):
+    with pytest.raises(InputError, match="No round was trained"):
         plain().save_bundle(tmp_path / "b")
     broken = plain()
     broken.progress = replace(broken.progress, vector=broken.progress.vector * np.nan)
-    with pytest.raises(BundleError, match="NaN or infinity"):
+    with pytest.raises(InputError, match="NaN or infinity"):
         broken.save_bundle(tmp_path / "b")
     assert not [*tmp_path.iterdir()]
 
@@ -620,7 +620,7 @@ def test_a_chosen_threshold_is_taken_home(tmp_path: Path, monkeypatch: pytest.Mo
         assert f"- {said}\n" in text
     assert "is of another model" in equipoise("export", "runs/a", "--bundle", "c", "--client", "south").out
     fed.fit(1, progress=False)
-    with pytest.raises(BundleError, match="chosen for another model"):
+    with pytest.raises(InputError, match="chosen for another model"):
         fed.save_bundle("d", threshold=chosen)
 
 
@@ -699,7 +699,7 @@ def test_thresholds_by_group_are_taken_home(
         DataError, match=r"people have a group that is not known \('(fe)?male', '(fe)?male'\)\. The groups are f, m\."
     ):
         model.predict(part.assign(sex=part["sex"].map({"f": "female", "m": "male"})))
-    with pytest.raises(BundleError, match="Give the sex of each of the"):
+    with pytest.raises(InputError, match="Give the sex of each of the"):
         model.predict(part, groups=["f"])
     part.drop(columns="sex").to_csv(tmp_path / "q.csv", index=False)
     assert "no column 'sex'" in equipoise("predict", tmp_path / "b", tmp_path / "q.csv", "-o", tmp_path / "q").err
@@ -742,7 +742,7 @@ def test_groups_of_arrays_are_given(tmp_path: Path, equipoise: Any) -> None:
         made = model.predict(x, groups=groups)
     scores = model.content.task.outputs(model.outputs(x))[:, 1]
     assert (made == chosen.decide(scores, groups)).all()
-    with pytest.raises(BundleError, match=r"groups=\[\.\.\.\]\); found none"):
+    with pytest.raises(InputError, match=r"groups=\[\.\.\.\]\); found none"):
         model.predict(x)
     np.save(tmp_path / "x.npy", x)
     assert (
@@ -751,7 +751,7 @@ def test_groups_of_arrays_are_given(tmp_path: Path, equipoise: Any) -> None:
     )
     assert "groups=[...]" in (tmp_path / "b/README.md").read_text()
     fed.save_bundle(tmp_path / "c")
-    with pytest.raises(BundleError, match="about all groups alike"):
+    with pytest.raises(InputError, match="about all groups alike"):
         eq.load(tmp_path / "c").predict(x, groups=groups)
 
 
@@ -953,7 +953,7 @@ def test_the_folder_comes_back_from_the_hub(
     assert (eq.load(tmp_path / "snapshots/1").predict(frame) == eq.load(folder).predict(frame)).all()
     clone_ = copied(folder, tmp_path / "clone")
     (clone_ / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
-    with pytest.raises(BundleError, match=r"model\.safetensors is a pointer of Git LFS.*git lfs pull"):
+    with pytest.raises(InputError, match=r"model\.safetensors is a pointer of Git LFS.*git lfs pull"):
         eq.load(clone_)
 
 
@@ -961,7 +961,7 @@ def test_the_folder_comes_back_from_the_hub(
 def test_a_licence_is_one_line(tmp_path: Path, name: Any) -> None:
     fed = plain()
     fed.fit(1, progress=False)
-    with pytest.raises(BundleError, match="must be the name of a licence on one line"):
+    with pytest.raises(InputError, match="must be the name of a licence on one line"):
         fed.save_bundle(tmp_path / "b", license=name)
     assert not [*tmp_path.iterdir()]
 
@@ -1109,7 +1109,7 @@ def test_a_graph_that_onnxruntime_cannot_run_is_not_called_damaged(tmp_path: Pat
         assert eq.load(tmp_path / "b").predict_proba(np.zeros((3, 5))).shape == (3, 2)
         return
     with pytest.raises(
-        BundleError, match=r"onnxruntime \S+ cannot run this network \(.*single precision only\. .*net\.float\(\)"
+        InputError, match=r"onnxruntime \S+ cannot run this network \(.*single precision only\. .*net\.float\(\)"
     ):
         fed.save_bundle(tmp_path / "b", onnx=True)
     assert not (tmp_path / "b").exists()

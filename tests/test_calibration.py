@@ -19,8 +19,9 @@ from equipoise.report import reproduction
 from equipoise.report.notes import alike, faint
 from equipoise.report.reproduction import STATISTICS, Calibrated, ReproducedValue
 from equipoise.runs import agreement, reproduce
-from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.runs.experiment import read_experiment
 from equipoise.scenarios import load
+from equipoise.system.errors import InputError
 from run_helpers import command
 
 FILE = """
@@ -208,7 +209,7 @@ def test_files_are_divided_by_the_seed_of_their_own(mine: str, tmp_path: Path) -
 def test_what_is_wrong_is_named(mine: str, tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in FILE
     Path(mine).write_text(FILE.replace(old, new))
-    with pytest.raises(ExperimentError, match=message):
+    with pytest.raises(InputError, match=message):
         planned(mine, tmp_path)
 
 

@@ -22,8 +22,9 @@ from equipoise.metrics.statistics import judge
 from equipoise.report import reproduction
 from equipoise.report.reproduction import Chosen, JudgedClaim, Tried, claims_csv
 from equipoise.runs import agreement, directory as runs, reproduce
-from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.runs.experiment import read_experiment
 from equipoise.system import workers
+from equipoise.system.errors import InputError
 from helpers import in_one
 from run_helpers import InProcess
 
@@ -192,13 +193,13 @@ def test_verdicts_at_the_edges(d: list[float], direction: Any, margin: float, ve
 def test_what_is_not_right_is_refused(name: str, old: str, new: str, message: str) -> None:
     assert old in FILE
     Path(name).write_text(FILE.replace(old, new, 1))
-    with pytest.raises(ExperimentError, match=f"mine.toml: {message}"):
+    with pytest.raises(InputError, match=f"mine.toml: {message}"):
         read_experiment(name)
 
 
 def test_a_choice_needs_a_row_that_chooses(name: str) -> None:
     Path(name).write_text("\n".join(line for line in FILE.splitlines() if not line.startswith("choose")))
-    with pytest.raises(ExperimentError, match="choice: no row chooses"):
+    with pytest.raises(InputError, match="choice: no row chooses"):
         read_experiment(name)
 
 
@@ -219,13 +220,13 @@ def test_a_plan_has_trial_runs_and_seeds_of_its_own(name: str, tmp_path: Path) -
     assert read_experiment(name).runs() == len(plan.trials) + len(plan.runs)
     more = reproduce.plan(name, tmp_path, seeds=4)
     assert {c.seed for c in more.runs} == {0, 1, 2, 3}
-    with pytest.raises(ExperimentError, match=r"--seeds 101 .*trial runs, \[100, 101\]. Give at most 100"):
+    with pytest.raises(InputError, match=r"--seeds 101 .*trial runs, \[100, 101\]. Give at most 100"):
         reproduce.plan(name, tmp_path, seeds=101)
 
 
 def test_errors_of_predicted_numbers_are_in_no_table_of_accuracies(name: str, tmp_path: Path) -> None:
     Path(name).write_text(FILE.replace("digits-iid", "diabetes"))
-    with pytest.raises(ExperimentError, match=r"part two: diabetes has numbers to predict.*equipoise compare --help"):
+    with pytest.raises(InputError, match=r"part two: diabetes has numbers to predict.*equipoise compare --help"):
         reproduce.plan(name, tmp_path)
 
 
@@ -238,12 +239,12 @@ def test_a_quick_trial_has_the_files_rounds(name: str, tmp_path: Path) -> None:
     assert not reproduce.plan(name, tmp_path, rounds=2).trial  # as many as the file says
     assert {c.config.rounds for c in reproduce.plan(name, tmp_path, rounds=5).trials} == {1}  # never more than [choice]
     Path(name).write_text(FILE.replace("quick = {rounds = 1}", ""))
-    with pytest.raises(ExperimentError, match="has no quick trial"):
+    with pytest.raises(InputError, match="has no quick trial"):
         reproduce.plan(name, tmp_path, quick=True)
 
 
 def test_data_that_are_embedded_are_not_asked_for(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"its data are embedded already\. Leave --embedded out"):
+    with pytest.raises(InputError, match=r"its data are embedded already\. Leave --embedded out"):
         reproduce.plan(name, tmp_path, embedded=True)
     with pytest.raises(ValueError, match=r"scenario digits makes its own data.* would not be read"):
         reproduce.plan(name, tmp_path, data="x")

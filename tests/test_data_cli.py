@@ -28,7 +28,7 @@ from equipoise.data.contents import Contents
 from equipoise.data.sets import catalog, download
 from equipoise.data.sets.catalog import Count, each
 from equipoise.data.sets.check import WHOLE, SplitCheck, check
-from equipoise.data.sets.download import Address, FetchError, fetch
+from equipoise.data.sets.download import Address, fetch
 from helpers import in_one
 
 Write = Callable[[Path], Any]
@@ -407,14 +407,14 @@ def test_another_file_than_the_published_one_is_not_kept(
 ) -> None:
     if served is not None:
         server[1].pages[page] = served
-    with pytest.raises(FetchError, match=words) as error:
+    with pytest.raises(OSError, match=words) as error:
         fetch(address(server[0], page), tmp_path)
     assert server[0] + page in str(error.value)
     assert left(tmp_path) == []
 
 
 def test_no_server_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match=r"http://127.0.0.1:1/file: cannot be fetched, .*refused"):
+    with pytest.raises(OSError, match=r"http://127.0.0.1:1/file: cannot be fetched, .*refused"):
         fetch(address("http://127.0.0.1:1"), tmp_path)
     assert left(tmp_path) == []
 
@@ -502,7 +502,7 @@ def test_get_with_download_then_check(plain: type[Server]) -> None:
 def test_get_goes_on_with_the_files_that_are_missing(plain: type[Server]) -> None:
     content = plain.pages.pop("/usps.t.bz2")
     done = ask("get", "usps", "--data", "sets", "--download")
-    assert isinstance(done.exception, FetchError)
+    assert isinstance(done.exception, OSError)
     assert left(Path("sets")) == ["usps.bz2"]
     plain.pages["/usps.t.bz2"] = content
     assert ask("get", "usps", "--data", "sets", "--download").exit_code == 0

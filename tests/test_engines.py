@@ -22,10 +22,11 @@ from equipoise.core.model import Model
 from equipoise.core.rule import Rule, Visit
 from equipoise.engines import Processes, Stacks, Workers, choose
 from equipoise.engines.job import Answer, Job
-from equipoise.engines.processes import Board, WorkerError, shared_tensors
+from equipoise.engines.processes import Board, shared_tensors
 from equipoise.federation import guard
 from equipoise.federation.guard import QuorumError
 from equipoise.networks import build
+from equipoise.system.errors import RunError
 from equipoise.system.threads import one_thread, run_unordered
 from helpers import (
     N_CLASSES,
@@ -400,13 +401,13 @@ def test_a_network_that_cannot_be_sent_says_so(pool: Processes) -> None:
     class Local(nn.Linear):
         pass
 
-    with pytest.raises(WorkerError, match=r"cannot be sent to worker processes.*top of a module.*engine='workers'"):
+    with pytest.raises(RunError, match=r"cannot be sent to worker processes.*top of a module.*engine='workers'"):
         fitted("fedavg", 1, net=Local(N_INPUTS, N_CLASSES).double(), engine=pool)
     assert identical(fitted("fedavg", 1), fitted("fedavg", 1, engine=pool))
 
 
 def test_a_network_whose_pickling_fails_like_a_pipe_says_so(pool: Processes) -> None:
-    with pytest.raises(WorkerError, match=r"The Model cannot be sent to worker processes \(weights\.bin\)"):
+    with pytest.raises(RunError, match=r"The Model cannot be sent to worker processes \(weights\.bin\)"):
         fitted("fedavg", 1, net=Unsendable(N_INPUTS, N_CLASSES).double(), engine=pool)
 
 
@@ -492,9 +493,9 @@ def test_the_engine_that_is_advised_can_train_the_network(pool: Processes) -> No
     """A network that threads and processes cannot train is not sent from one to the other."""
     with pytest.raises(ValueError, match=r"one generator\. Use engine='sequential'\.$"):
         fitted("fedavg", 1, net=weight_normed(nn.Dropout(0.3)), engine="workers")
-    with pytest.raises(WorkerError, match=r"(?s)cannot be sent .* otherwise use engine='sequential'\.$"):
+    with pytest.raises(RunError, match=r"(?s)cannot be sent .* otherwise use engine='sequential'\.$"):
         fitted("fedavg", 1, net=weight_normed(nn.Dropout(0.3)), engine=pool)
-    with pytest.raises(WorkerError, match=r"(?s)cannot be sent .* otherwise use engine='workers' or 'sequential'\.$"):
+    with pytest.raises(RunError, match=r"(?s)cannot be sent .* otherwise use engine='workers' or 'sequential'\.$"):
         fitted("fedavg", 1, net=weight_normed(), engine=pool)
     with pytest.raises(ValueError, match=r"Use engine='processes', where every worker has its own, or engine='seq"):
         fitted("fedavg", 1, net=nn.Sequential(nn.Dropout(0.3), *network()), engine="workers")

@@ -26,8 +26,9 @@ from equipoise.report.reproduced_figures import KINDS
 from equipoise.report.reproduction import STATISTICS, Block, Chosen, ReproducedValue, Tried
 from equipoise.runs import reproduce
 from equipoise.runs.configuration import RunConfig, called
-from equipoise.runs.experiment import ExperimentError, Row, experiment_names, published, read_experiment
+from equipoise.runs.experiment import Row, experiment_names, published, read_experiment
 from equipoise.scenarios import SCENARIOS
+from equipoise.system.errors import InputError
 from helpers import in_one, others_slow
 from run_helpers import equipoise
 
@@ -364,7 +365,7 @@ def test_every_stand_in_makes_valid_runs(name: str, tmp_path: Path) -> None:
 
 
 def test_without_a_stand_in_the_reason_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="no embedded stand-in"):
+    with pytest.raises(InputError, match="no embedded stand-in"):
         embedded("fedism/table3", tmp_path)
 
 
@@ -432,7 +433,7 @@ def test_the_example_of_an_own_experiment_runs(tmp_path: Path) -> None:
     assert [(cell.part, cell.row) for cell in cells] == [("one-epoch", "FedAvg"), ("one-epoch", "q-FFL")]
     assert "q=0.5" in cells[1].config.method
     assert cells[0].config.rounds == 3
-    with pytest.raises(ExperimentError, match="say where they are, with --data DIR"):
+    with pytest.raises(InputError, match="say where they are, with --data DIR"):
         reproduce.plan(name, tmp_path / "runs")
 
 
@@ -535,7 +536,7 @@ def test_parts_share_key_by_key_and_columns_of_their_own_end_those_of_another_fi
 def test_a_file_that_takes_from_others_is_told_what_is_wrong(tmp_path: Path, line: str, message: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(f'{line}\ntitle = "t"\npaper = "p"\ncitation = "c"\nabout = "a"\n', encoding="utf-8")
-    with pytest.raises(ExperimentError, match=message):
+    with pytest.raises(InputError, match=message):
         read_experiment(str(file))
 
 

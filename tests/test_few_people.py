@@ -17,12 +17,13 @@ from equipoise.federation.standing import Standing
 from equipoise.flower.app import description, log_line
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server import scores
-from equipoise.flower.site.site import Site, SiteError, open_site
+from equipoise.flower.site.site import Site, open_site
 from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
 from equipoise.report.sites import prometheus
 from equipoise.report.statistics import comparison
 from equipoise.runs.tracking import of_round
+from equipoise.system.errors import SiteError
 from helpers import in_one
 
 

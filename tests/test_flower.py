@@ -34,15 +34,16 @@ from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed,
 from equipoise.flower.deploy.checks import _node
 from equipoise.flower.server.consortium import Consortium, description
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import Roster, SitesError
+from equipoise.flower.server.roster import Roster
 from equipoise.flower.settings import AppSettings, faults
-from equipoise.flower.site.site import SiteError, open_site
-from equipoise.flower.site.store import Receipt, Store, StoreError
+from equipoise.flower.site.site import open_site
+from equipoise.flower.site.store import Receipt, Store
 from equipoise.flower.site.task import Blank
 from equipoise.report.notes import without_model
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, RunError, configure
 from equipoise.system import own_code
+from equipoise.system.errors import SiteError
 from equipoise.system.seals import open_json, sealed_json
 from equipoise.system.tensor_files import TYPES
 from helpers import (
@@ -279,18 +280,18 @@ def test_a_touched_file_of_a_run_is_named(tmp_path: Path) -> None:
         before = (machines.run / name).read_bytes()
         middle = len(before) // 2
         (machines.run / name).write_bytes(before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :])
-        with pytest.raises((SitesError, CheckpointError), match=expected):
+        with pytest.raises((RunError, CheckpointError), match=expected):
             machines.serve()
         (machines.run / name).write_bytes(before)
 
 
 def test_another_run_in_the_directory_is_an_error(tmp_path: Path) -> None:
     Machines(tmp_path).serve()
-    with pytest.raises(SitesError, match="holds a run with other settings"):
+    with pytest.raises(RunError, match="holds a run with other settings"):
         Machines(tmp_path, method="fedavg").serve()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(SitesError, match="not empty"):
+    with pytest.raises(RunError, match="not empty"):
         Machines(tmp_path, **{"run-dir": str(tmp_path / "other")}).serve()
 
 
@@ -311,14 +312,14 @@ def test_sites_may_be_named_in_an_order(tmp_path: Path) -> None:
 
 def test_too_few_sites_is_an_error_that_names_those_that_came(tmp_path: Path) -> None:
     machines = Machines(tmp_path, sites=("north", "south"))
-    with pytest.raises(SitesError, match=r"at least 3 sites; connected and able to take part: north, south"):
+    with pytest.raises(RunError, match=r"at least 3 sites; connected and able to take part: north, south"):
         machines.serve()
-    with pytest.raises(SitesError, match=r"all of north, west"):
+    with pytest.raises(RunError, match=r"all of north, west"):
         Machines(tmp_path / "b", config={"sites": "north,west", "min-sites": 1}).serve()
 
 
 def test_two_nodes_of_one_name_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SitesError, match="Two nodes call themselves north"):
+    with pytest.raises(RunError, match="Two nodes call themselves north"):
         Machines(tmp_path, sites=("north", "south", "north")).serve()
 
 
@@ -328,7 +329,7 @@ def test_a_site_with_another_network_is_named(tmp_path: Path) -> None:
         net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
         return Task(net, mine.train, mine.test) if node.get("site") == "south" else mine
 
-    with pytest.raises(SitesError, match=r"south has other parameters \([0-9a-f]{12}\) than the server"):
+    with pytest.raises(RunError, match=r"south has other parameters \([0-9a-f]{12}\) than the server"):
         Machines(tmp_path, other).serve()
 
 
@@ -339,7 +340,7 @@ def test_a_site_with_samples_of_another_shape_is_named(tmp_path: Path) -> None:
         flat = nn.Sequential(nn.Flatten(), *network())
         return Task(flat, (x.view(-1, 2, 3), y)) if node.get("site") == "south" else Task(flat, mine.train)
 
-    with pytest.raises(SitesError, match=r"south has other samples \(shape \[2, 3\], float64\) than most sites"):
+    with pytest.raises(RunError, match=r"south has other samples \(shape \[2, 3\], float64\) than most sites"):
         Machines(tmp_path, other).serve()
 
 
@@ -363,7 +364,7 @@ def test_no_sample_is_made_as_large_as_one_site_says(
         Blank, "__getitem__", lambda blank, row: made.extend(part for _, part, _ in blank.kind) or of(blank, row)
     )
     machines = Machines(tmp_path, wait=0.01)
-    with pytest.raises(SitesError, match=says):
+    with pytest.raises(RunError, match=says):
         machines.serve(Changed(machines, huge))
     assert not any(tuple(shape) == one for one in made)
 
@@ -394,7 +395,7 @@ def test_a_site_that_differs_from_the_server_is_named_and_no_value_is_sent(aspec
         return reply
 
     machines = Machines(tmp_path, stating({"server": right, "north": right, "south": other, "east": right}))
-    with pytest.raises(SitesError) as error:
+    with pytest.raises(RunError) as error:
         machines.serve(Changed(machines, reads))
     assert re.match(
         rf"south has other {aspect} \([0-9a-f]{{12}}\) than the server \([0-9a-f]{{12}}\)\. All", str(error.value)
@@ -406,9 +407,9 @@ def test_a_site_that_differs_from_the_server_is_named_and_no_value_is_sent(aspec
 
 def test_without_the_server_most_sites_decide_and_without_most_the_groups_are_named(tmp_path: Path) -> None:
     right, other = ({"features": value} for value in STATED["features"])
-    with pytest.raises(SitesError, match=r"^south has other features \(\w+\) than most sites \(\w+\)\. All"):
+    with pytest.raises(RunError, match=r"^south has other features \(\w+\) than most sites \(\w+\)\. All"):
         Machines(tmp_path / "a", stating({"north": right, "east": right, "south": other})).serve()
-    with pytest.raises(SitesError, match=r"^south has other features \(\w+\) than north \(\w+\)\. All"):
+    with pytest.raises(RunError, match=r"^south has other features \(\w+\) than north \(\w+\)\. All"):
         Machines(tmp_path / "b", stating({"north": right, "south": other})).serve()
     four = {"a": {"x": "1"}, "b": {"x": "2"}, "c": {"x": "2", "y": "3"}, "d": {"x": "1"}, "e": {}}
     found = agreed(four, {})
@@ -425,7 +426,7 @@ def test_without_the_server_most_sites_decide_and_without_most_the_groups_are_na
 def test_all_that_differ_are_named_with_all_in_which_they_do(tmp_path: Path) -> None:
     server, south = ({name: value[k] for name, value in STATED.items()} for k in (0, 1))
     said = {"server": server, "north": server | {"scaling": "none"}, "south": south, "east": server}
-    with pytest.raises(SitesError) as error:
+    with pytest.raises(RunError) as error:
         Machines(tmp_path, stating(said)).serve()
     text = str(error.value)
     assert text.startswith("north has other scaling (")
@@ -435,7 +436,7 @@ def test_all_that_differ_are_named_with_all_in_which_they_do(tmp_path: Path) -> 
 def test_a_site_gives_no_measure_that_its_own_task_does_not_name(tmp_path: Path) -> None:
     """Before the first round, and to a server that asks nevertheless; accuracy is measured always."""
     rates = {"server": {"measures": ("accuracy", "rates")}, "east": {"measures": ("rates",)}}
-    with pytest.raises(SitesError, match=r"north has other measures .*; south has other measures"):
+    with pytest.raises(RunError, match=r"north has other measures .*; south has other measures"):
         Machines(tmp_path, stating(rates)).serve()
     own = Task(network(), samples(20, 0), samples(30, 1), measures=("accuracy", "auc"))
     fields = description(Method.of("fedavg"), eq.SGD(0.1), eq.Settings(), ("accuracy", "rates"), "run")
@@ -473,7 +474,9 @@ def test_a_site_that_comes_back_with_other_features_stays_outside(
     grid.push_messages = push  # type: ignore[method-assign]
     history = machines.serve(grid)
     assert [record["ids"] for record in history.records] == [[0, 1, 2], [0, 1]]
-    assert history.records[1]["quarantined"] == [{"client": 2, "name": "south", "reason": "is not connected"}]
+    assert history.records[1]["quarantined"] == [
+        {"client": 2, "name": "south", "reason": "is not connected", "key": "absent"}
+    ]
     assert re.search(r"south cannot take part: it has other features \(\w+\) than the server", caplog.text)
 
 
@@ -487,7 +490,7 @@ def test_a_resumed_run_compares_what_is_there_now(tmp_path: Path) -> None:
     (first.run / "sites.json").write_text(sealed_json(kept))
     both = {"features": NAMES[::-1]}
     Machines(tmp_path, stating({"server": both, "south": both}), rounds=1).serve()
-    with pytest.raises(SitesError, match=r"^south has other features \("):
+    with pytest.raises(RunError, match=r"^south has other features \("):
         Machines(tmp_path, stating({"server": {"features": NAMES}, "south": both}), rounds=1).serve()
 
 
@@ -510,7 +513,7 @@ def test_a_site_of_another_version_is_told_by_it(said: Any, words: str, tmp_path
         )
         return instead(reply, Parcel(told).records()) if site == "south" else reply
 
-    with pytest.raises(SitesError, match=words):
+    with pytest.raises(RunError, match=words):
         machines.serve(Changed(machines, older))
 
 
@@ -526,7 +529,7 @@ def test_a_network_of_other_code_is_told(tmp_path: Path) -> None:
     def other(node: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
         return replace(task(node, config), net=nets["b" if node.get("site") == "south" else "a"])
 
-    with pytest.raises(SitesError, match=r"^south has other own code \(\w{12}\) than the server \(\w{12}\)\. All"):
+    with pytest.raises(RunError, match=r"^south has other own code \(\w{12}\) than the server \(\w{12}\)\. All"):
         Machines(tmp_path, other).serve()
     assert own_code.defining(nets["a"]) == [own_code.digest(str(tmp_path / "a.py"))]
     assert own_code.defining(nn.Linear(1, 1), *Method.of("fedheal").rules) == []
@@ -576,7 +579,7 @@ def test_a_site_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> N
 
     history = machines.serve(Changed(machines, fails))
     assert [record["quarantined"] for record in history.records] == 3 * [
-        [{"client": 2, "name": "south", "reason": "failed; the site's log says why"}]
+        [{"client": 2, "name": "south", "reason": "failed; the site's log says why", "key": "away"}]
     ]
     assert [record["ids"] for record in history.records] == 3 * [[0, 1]]
 
@@ -591,7 +594,9 @@ def test_a_site_takes_no_more_steps_than_it_allows(spare: int, asked: dict[str, 
     machines.nodes[1]["max-steps"] = steps + spare
     (record,) = machines.serve().records
     why = f"refuses: one message asks for {steps} gradient steps, more than its max-steps"
-    assert record.get("quarantined", []) == ([{"client": 2, "name": "south", "reason": why}] if spare else [])
+    assert record.get("quarantined", []) == (
+        [{"client": 2, "name": "south", "reason": why, "key": "refused"}] if spare else []
+    )
 
 
 @pytest.mark.parametrize("spoilt", [1, 2, 5])
@@ -663,7 +668,7 @@ def test_a_slip_in_a_node_config_is_told_beforehand_and_keeps_the_site_out(
     machines.nodes[1] |= slip
     told_before = [each.what for each in _node("south", {"state-dir": str(tmp_path), **slip}) if not each.ok]
     assert told_before == [f"south: {key}" for key in slip]
-    with pytest.raises(SitesError, match=r"\(south\) .*node-config cannot be used; its own log says more") as refused:
+    with pytest.raises(RunError, match=r"\(south\) .*node-config cannot be used; its own log says more") as refused:
         machines.serve()
     assert not any(words in str(refused.value) for words in ("must be", "Did you mean", "xml", "two"))
     assert all(str(value) in caplog.text for value in faults(slip).values())
@@ -711,7 +716,7 @@ def test_steps_of_all_rounds_alone_are_asked_for_at_once(tmp_path: Path) -> None
     for context in grid_of(fed).contexts.values():
         context.node_config["max-steps"] = most
     fed.standalone(3)
-    with pytest.raises(SitesError, match=r"reaches alone is not known: .*refuses: .*max-steps"):
+    with pytest.raises(RunError, match=r"reaches alone is not known: .*refuses: .*max-steps"):
         fed.standalone(10**15)
 
 
@@ -1156,11 +1161,11 @@ def test_a_store_keeps_the_state_before_until_the_server_decides(tmp_path: Path)
         assert found["c"].tolist() == 3 * [value]
     store.settle({0, -1})
     assert [path.name for path in store.directory.iterdir()] == ["state-000000.safetensors"]
-    with pytest.raises(StoreError, match="round 1 is missing"):
+    with pytest.raises(SiteError, match="round 1 is missing"):
         store.recall(second)  # the server went on from the first, so the second is gone
     path = next(store.directory.glob("state-*"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(StoreError, match="round 0 is damaged"):
+    with pytest.raises(SiteError, match="round 0 is damaged"):
         store.recall(first)
     assert Receipt.of(first.tensors()) == first
     assert store.keep(5, {}) == Receipt(5)
@@ -1191,7 +1196,7 @@ def test_keys_of_the_apps_own_are_let_be() -> None:
 
 def test_a_site_without_training_data_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     machines = Machines(tmp_path, lambda node, config: Task(network()))
-    with pytest.raises(SitesError, match="none"):
+    with pytest.raises(RunError, match="none"):
         machines.serve()
     assert any("has no training data" in record.getMessage() for record in caplog.records)
 
@@ -1275,7 +1280,7 @@ def test_noise_that_protects_is_the_sites_own_and_never_the_same(tmp_path: Path)
 def test_a_site_can_refuse_every_other_method(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     machines = Machines(tmp_path, method="fedavg")
     machines.client = make_client_app(task, "fedavg+dp(clip=1, noise=1)")
-    with pytest.raises(SitesError, match="none"):
+    with pytest.raises(RunError, match="none"):
         machines.serve()
     assert any("the server has method = fedavg" in record.getMessage() for record in caplog.records)
 
@@ -1361,7 +1366,7 @@ def test_a_site_that_describes_itself_as_no_site_could_stays_outside(size: Any, 
 
 def test_a_size_that_is_too_large_is_said(tmp_path: Path) -> None:
     machines = Machines(tmp_path, **{"max-samples": 5})
-    with pytest.raises(SitesError, match=r"says that it has \d+ samples, and max-samples is 5"):
+    with pytest.raises(RunError, match=r"says that it has \d+ samples, and max-samples is 5"):
         machines.serve()
 
 
@@ -1456,7 +1461,7 @@ def test_parts_that_are_private_are_not_sent_after_training_alone(tmp_path: Path
     assert not any(parcel.tensors for parcel in sent)
     assert alone["standalone_val"] is None
     assert all(0 <= x <= 1 for x in alone["standalone_test"])
-    with pytest.raises(SitesError, match="has no model to measure"):
+    with pytest.raises(RunError, match="has no model to measure"):
         consortium("fedsac+fedbn", kind="batchnorm", states=tmp_path / "b").standalone(1)
 
 
@@ -1466,7 +1471,7 @@ def test_sites_average_what_they_reach_alone_themselves(tmp_path: Path) -> None:
     simulated = federation("fedavg", **given).standalone(3, progress=False)
     assert alone["standalone_test"] == pytest.approx(simulated["standalone_test"])
     assert (alone["averaged"], alone["standalone_val"]) == (2, None)
-    with pytest.raises(SitesError, match=r"contribution_rounds=2: .*the last of its models only"):
+    with pytest.raises(RunError, match=r"contribution_rounds=2: .*the last of its models only"):
         consortium("fedsac", states=tmp_path / "b", contribution_rounds=2).standalone(3)
 
 
@@ -1484,7 +1489,7 @@ def test_an_accuracy_that_is_none_is_told_by_its_site(tmp_path: Path) -> None:
         told = Parcel({"tallies": sums}).records()
         grid_of(fed)._answered = lambda message, told=told: instead(answered(message), told)
         with pytest.raises(
-            SitesError, match=r"client-0 reaches alone is not known: .*no scores of its tests that can be"
+            RunError, match=r"client-0 reaches alone is not known: .*no scores of its tests that can be"
         ):
             fed.standalone(1)
 
@@ -1521,11 +1526,11 @@ def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
 
 
 def test_what_waited_in_vain_may_be_started_with_other_settings(tmp_path: Path) -> None:
-    with pytest.raises(SitesError, match="at least 4"):
+    with pytest.raises(RunError, match="at least 4"):
         Machines(tmp_path, method="fedavg", **{"min-sites": 4}).serve()
     Machines(tmp_path, rounds=1).serve()
     with pytest.raises(
-        SitesError,
+        RunError,
         match=r"other settings: rounds is 1 there and 2 here\. Choose another run-dir, such as --config 'run-dir=.runs/two.', or delete it",
     ):
         Machines(tmp_path, rounds=2).serve()

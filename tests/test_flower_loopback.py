@@ -18,7 +18,8 @@ import equipoise as eq
 from equipoise.flower.deploy import project
 from equipoise.flower.deploy.certificates import make_certificates
 from equipoise.flower.deploy.local import LocalFederation
-from equipoise.flower.deploy.superlink import FlowerError, Outcome
+from equipoise.flower.deploy.superlink import Outcome
+from equipoise.system.errors import RunError
 from run_helpers import cache, process
 
 __all__ = ["cache"]
@@ -195,7 +196,7 @@ def test_two_sites_with_tls_and_keys_are_the_simulator(tmp_path: Path, cache: Pa
         assert_completed(local.run({"rounds": 2, "run-dir": str(run)}, limit=LIMIT), local)
         make_certificates(local.certificates, (), ["stranger"])
         local.kill("site-1")
-        with pytest.raises(FlowerError, match="site-1 ended with status") as refused:
+        with pytest.raises(RunError, match="site-1 ended with status") as refused:
             local.start_site("site-1", key=local.certificates / "stranger")
     assert_nothing_runs(local)
     assert "Exit Code: 305" in str(refused.value)

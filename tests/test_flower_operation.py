@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from equipoise.flower.deploy import checks, superlink
-from equipoise.flower.deploy.certificates import CertificateError, inspect, make_certificates, problems
+from equipoise.flower.deploy.certificates import inspect, make_certificates, problems
 from equipoise.flower.deploy.checks import CheckResult
 from equipoise.flower.secagg import memory as memory_file
 from equipoise.flower.site.store import Store
 from equipoise.records.record import lines as record_lines
 from equipoise.runs.status import of_run
+from equipoise.system.errors import InputError
 from equipoise.system.files import locked
 from run_helpers import equipoise
 
@@ -337,7 +338,7 @@ def test_renewing_keeps_the_old_certificate_beside(equipoise: Any, tmp_path: Pat
     assert inspect(tmp_path / "server.pem").days_left() in (89, 90)
     assert (tmp_path / f"server-{begins}.key").stat().st_mode & 0o077 == 0
     if inspect(tmp_path / "server.pem").begins == inspect(tmp_path / f"server-{begins}.pem").begins:
-        with pytest.raises(CertificateError, match="exists already and is not overwritten"):
+        with pytest.raises(InputError, match="exists already and is not overwritten"):
             make_certificates(tmp_path, (), renew=True)
 
 
@@ -345,18 +346,18 @@ def test_what_cannot_be_renewed_stays_as_it_is(tmp_path: Path) -> None:
     make_certificates(tmp_path / "other", ["a.example.org"])
     make_certificates(tmp_path / "ours", ["a.example.org"])
     ours = tmp_path / "ours"
-    with pytest.raises(CertificateError, match="neither a host name"):
+    with pytest.raises(InputError, match="neither a host name"):
         make_certificates(ours, ["https://a"], renew=True)
     (ours / "ca.key").rename(tmp_path / "ca.key")
     before = {path: path.read_bytes() for path in ours.iterdir()}
-    with pytest.raises(CertificateError, match=r"no ca\.key.*kept offline"):
+    with pytest.raises(InputError, match=r"no ca\.key.*kept offline"):
         make_certificates(ours, (), renew=True)
     shutil.copy(tmp_path / "other" / "ca.key", ours / "ca.key")
-    with pytest.raises(CertificateError, match="is not the key of"):
+    with pytest.raises(InputError, match="is not the key of"):
         make_certificates(ours, (), renew=True)
     (ours / "ca.key").unlink()
     assert {path: path.read_bytes() for path in ours.iterdir()} == before
-    with pytest.raises(CertificateError, match=r"no server\.pem"):
+    with pytest.raises(InputError, match=r"no server\.pem"):
         make_certificates(tmp_path / "new", ["a.example.org"], renew=True)
     assert not (tmp_path / "new").exists()
 

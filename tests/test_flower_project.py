@@ -40,15 +40,14 @@ from equipoise.federation.method import Method
 from equipoise.flower import InProcessGrid, Task, make_client_app
 from equipoise.flower.app import check_positive, check_site
 from equipoise.flower.deploy import certificates as certs, checks, local, processes, project, superlink
-from equipoise.flower.deploy.certificates import CertificateError, make_certificates
-from equipoise.flower.deploy.superlink import FlowerError
+from equipoise.flower.deploy.certificates import make_certificates
 from equipoise.flower.server.consortium import description
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Roster
 from equipoise.flower.settings import AppSettings
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, configure
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import InputError, RunError
 from helpers import in_one
 from run_helpers import equipoise
 
@@ -135,7 +134,7 @@ def test_what_is_wrong_with_certificates_is_told(made: Path, tmp_path: Path) -> 
     assert any("not the certificate of an authority" in text for text in certs.problems(server, server, "10.1.2.3"))
     for bad, words in (("missing", "No such file"), ("README", "no certificate")):
         (tmp_path / "README").write_text("hello")
-        with pytest.raises(CertificateError, match=words):
+        with pytest.raises(InputError, match=words):
             certs.inspect(tmp_path / bad)
 
 
@@ -143,7 +142,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     make_certificates(tmp_path, ["a.example.org"], ["one"])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for hosts, sites in ((["a.example.org"], []), ([], ["two", "one"])):
-        with pytest.raises(CertificateError, match="exists already"):
+        with pytest.raises(InputError, match="exists already"):
             make_certificates(tmp_path, hosts, sites)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -159,7 +158,7 @@ def test_a_server_certificate_is_renewed_by_the_same_authority(tmp_path: Path) -
     assert certs.problems(tmp_path / "server.pem", tmp_path / "ca.crt", "b.example.org") == []
     for name in ("server.pem", "server.key", "ca.key"):
         (tmp_path / name).unlink()
-    with pytest.raises(CertificateError, match="signing needs both"):
+    with pytest.raises(InputError, match="signing needs both"):
         make_certificates(tmp_path, ["b.example.org"])
 
 
@@ -175,7 +174,7 @@ def test_a_server_certificate_is_renewed_by_the_same_authority(tmp_path: Path) -
     ],
 )
 def test_bad_names_make_nothing(arguments: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(CertificateError, match=words):
+    with pytest.raises(InputError, match=words):
         make_certificates(tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
 
@@ -379,18 +378,18 @@ def test_tables_of_settings_are_the_keys_that_an_app_receives(tmp_path: Path) ->
         **project.overrides(["opt.lr=1"], expected),
     }
     about.write_text(about.read_text() + "\nlist = [1]\n")
-    with pytest.raises(FlowerError, match="list needs to be of type"):
+    with pytest.raises(RunError, match="list needs to be of type"):
         project.settings(base)
 
 
 def test_a_folder_without_an_app_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FlowerError, match="is not a Flower app"):
+    with pytest.raises(RunError, match="is not a Flower app"):
         project.settings(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    with pytest.raises(FlowerError, match=r"has no \[tool.flwr.app\]"):
+    with pytest.raises(RunError, match=r"has no \[tool.flwr.app\]"):
         project.settings(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[project")
-    with pytest.raises(FlowerError, match="cannot be read"):
+    with pytest.raises(RunError, match="cannot be read"):
         project.settings(tmp_path)
 
 
@@ -757,26 +756,26 @@ def test_what_flower_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.Monke
     script.chmod(0o755)
     monkeypatch.setattr(superlink, "program", lambda name: str(script))
     link = superlink.SuperLink("it", dict(os.environ))
-    with pytest.raises(FlowerError, match=r"code: 15\] Invalid run configuration"):
+    with pytest.raises(RunError, match=r"code: 15\] Invalid run configuration"):
         link.submit(tmp_path)
     script.write_text("#!/bin/sh\necho oh no >&2\nexit 1\n")
-    with pytest.raises(FlowerError, match="oh no"):
+    with pytest.raises(RunError, match="oh no"):
         link.outcome(1)
     script.write_text("#!/bin/sh\nexec sleep 5\n")
-    with pytest.raises(FlowerError, match=r"no answer in 0.1 s"):
+    with pytest.raises(RunError, match=r"no answer in 0.1 s"):
         link.call("ls", patience=0.1)
 
 
 def test_flower_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(superlink, "find_spec", lambda name: None)
-    with pytest.raises(FlowerError, match=r"pip install 'equipoise\[flower\]'"):
+    with pytest.raises(RunError, match=r"pip install 'equipoise\[flower\]'"):
         superlink.program("flwr")
 
 
 def test_a_directory_has_one_federation_at_a_time(tmp_path: Path) -> None:
     one = local.LocalFederation(tmp_path, tmp_path)
     other = local.LocalFederation(tmp_path, tmp_path)
-    with local.locked(tmp_path / ".lock"), pytest.raises(FlowerError, match="runs a federation"):
+    with local.locked(tmp_path / ".lock"), pytest.raises(RunError, match="runs a federation"):
         other.start()
     one.stop()  # nothing is running: nothing happens
 
@@ -787,7 +786,7 @@ def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: Path, monkeyp
     script.chmod(0o755)
     monkeypatch.setattr(processes, "program", lambda name: str(script))
     with (
-        pytest.raises(FlowerError, match=r"(?s)superlink ended with status 3.*the port is taken"),
+        pytest.raises(RunError, match=r"(?s)superlink ended with status 3.*the port is taken"),
         local.LocalFederation(tmp_path / "local", tmp_path),
     ):
         pass
@@ -923,7 +922,7 @@ def test_a_run_that_failed_is_an_error() -> None:
         (superlink.Outcome(1, "finished:failed", "no sites"), "The run failed: no sites"),
         (superlink.Outcome(1, "finished:stopped", "N/A"), "The run failed: finished:stopped"),
     ):
-        with pytest.raises(ExpectedError, match=words):
+        with pytest.raises(RunError, match=words):
             flower_cli.check_outcome(outcome, Path("run.log"))
 
 

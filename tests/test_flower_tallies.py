@@ -21,10 +21,10 @@ from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
 from equipoise.metrics.failure import ranks
+from equipoise.system.errors import RunError
 from helpers import in_one, others_slow
 from lying import bent
 
@@ -295,7 +295,7 @@ def test_what_is_held_out_is_told_of_as_tests_are(tmp_path: Path) -> None:
             fed.fit(1, progress=False)
             assert fed.records[0]["validation"]["n"] == 4 * 4
         else:
-            with pytest.raises(SitesError, match=r"validation=0\.2: no site .* or not the least-group samples"):
+            with pytest.raises(RunError, match=r"validation=0\.2: no site .* or not the least-group samples"):
                 fed.fit(1, progress=False)
         assert len([x for x in told if x is not None]) == sent
 
@@ -328,7 +328,7 @@ def test_a_site_without_sensitive_attributes_is_named(lacks: int, tmp_path: Path
         return own if m == lacks else replace(own, train=(*own.train, torch.arange(20) % 2))
 
     with pytest.raises(
-        SitesError, match=f"ward-{lacks} has other sensitive attributes \\(none\\) than most sites \\(1\\)"
+        RunError, match=f"ward-{lacks} has other sensitive attributes \\(none\\) than most sites \\(1\\)"
     ):
         sites(tmp_path, change=some)
 
@@ -337,7 +337,7 @@ def test_a_site_with_sensitive_attributes_among_others_without(tmp_path: Path) -
     def one(m: int, own: Task) -> Task:
         return replace(own, train=(*own.train, torch.zeros(20, 2, dtype=torch.int64))) if m == 2 else own
 
-    with pytest.raises(SitesError, match=r"ward-2 has other sensitive attributes \(2\) than most sites \(none\)"):
+    with pytest.raises(RunError, match=r"ward-2 has other sensitive attributes \(2\) than most sites \(none\)"):
         sites(tmp_path, change=one)
 
 
@@ -355,8 +355,8 @@ def test_values_of_sensitive_attributes_are_agreed_on_by_codes(
     told = [site.agreement for site in fed.population.sites.members]  # type: ignore[union-attr]
     assert len({tuple(of.items()) for of in told}) == 1
     assert not any("male" in str(of) for of in told)
-    with pytest.raises(SitesError, match="ward-1 has other values of sensitive attributes"):
+    with pytest.raises(RunError, match="ward-1 has other values of sensitive attributes"):
         sites(tmp_path / "b", change=named(("male", "female")))
-    with pytest.raises(SitesError, match=r"connected and able to take part: .*none"):  # whose log has the reason
+    with pytest.raises(RunError, match=r"connected and able to take part: .*none"):  # whose log has the reason
         sites(tmp_path / "c", change=lambda m, own: replace(own, attributes={"sex": ("f", "m")}))
     assert "the samples have 0, found sex" in caplog.text

@@ -24,12 +24,12 @@ from equipoise.federation.history import History
 from equipoise.flower.codec import Parcel
 from equipoise.flower.deploy import processes
 from equipoise.flower.server.consortium import Consortium
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.settings import AppSettings
 from equipoise.report.html import render
 from equipoise.report.layout import every_site
 from equipoise.report.sites import at_sites, prometheus
 from equipoise.report.statistics import Comparison
+from equipoise.system.errors import RunError
 from equipoise.system.files import open_private, write_atomically
 from equipoise.system.logs import JsonLines, logging_as
 from equipoise.system.seals import open_json
@@ -292,7 +292,7 @@ def test_a_site_chooses_the_form_of_its_own_log(tmp_path: Path, capsys: pytest.C
     machines.nodes[0] |= {"log": "json", "state-dir": str(tmp_path / "file")}
     (tmp_path / "file").write_text("not a directory")
     capsys.readouterr()
-    with pytest.raises(SitesError, match=r"north\) failed with FileExistsError; its own log says more"):
+    with pytest.raises(RunError, match=r"north\) failed with FileExistsError; its own log says more"):
         machines.serve()
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
     assert {(line["site"], line.get("round"), line["kind"]) for line in lines} == {("north", None, "query.describe")}

@@ -31,7 +31,7 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.formats.table import opened
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import Columns, UserData
-from equipoise.system.errors import FolderError
+from equipoise.system.errors import RunError
 from run_helpers import cache, equipoise
 
 __all__ = ["cache", "equipoise"]
@@ -488,7 +488,7 @@ def test_a_pipe_in_a_folder_of_data_is_not_waited_for(tmp_path: Path) -> None:
     ):
         (path := tmp_path / name).parent.mkdir(parents=True)
         os.mkfifo(path)
-        with pytest.raises(FolderError, match="is a pipe or a device"):
+        with pytest.raises(RunError, match="is a pipe or a device"):
             read(path)
 
 

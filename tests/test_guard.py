@@ -84,7 +84,7 @@ def test_a_broken_answer_is_not_used(what: str) -> None:
     assert fed.model.size == 73
     fed.fit(1, progress=False)
     record = fed.records[0]
-    assert record["quarantined"] == [{"client": BAD, "name": "cid", "reason": reason}]
+    assert record["quarantined"] == [{"client": BAD, "name": "cid", "reason": reason, "key": ""}]
     assert record["ids"] == [0, 1, 3, 4]
     assert record["weights"] == pytest.approx([0.25] * 4)
     others = torch.cat([a.trained for job, a in seen if job.ids[a.rows[0]] != BAD])
@@ -137,7 +137,9 @@ def test_a_client_that_never_answers_is_named() -> None:
 
     fed = fitted("scaffold", 1, engine=forgetful, participation=1.0)
     assert fed.records[0]["ids"] == [0, 1, 3, 4]
-    assert fed.records[0]["quarantined"] == [{"client": BAD, "name": "client-2", "reason": "the client did not answer"}]
+    assert fed.records[0]["quarantined"] == [
+        {"client": BAD, "name": "client-2", "reason": "the client did not answer", "key": ""}
+    ]
 
 
 # broken on the client's side, in both engines
@@ -184,7 +186,7 @@ def test_a_rule_that_raises_for_one_client(engine: str) -> None:
     fed = fitted(Picky(), 2, engine=engine, **settings)
     reason = "ArithmeticError: the loss is out of bounds"
     for record in fed.records:
-        assert record["quarantined"] == [{"client": BAD, "name": "client-2", "reason": reason}]
+        assert record["quarantined"] == [{"client": BAD, "name": "client-2", "reason": reason, "key": ""}]
         assert record["ids"] == [0, 1, 3, 4]
     assert difference(fed, fitted(Picky(), 2, **settings)) < 1e-12  # everybody else's answer is their own
 
@@ -208,7 +210,9 @@ class Torn(Dataset):
 def test_data_that_raises() -> None:
     fed = fitted("fedavg", 2, data=[*clients((7, 9)), Torn(), *clients((5, 5))], participation=1.0)
     for record in fed.records:
-        assert record["quarantined"] == [{"client": 2, "name": "client-2", "reason": "OSError: cannot read the scan"}]
+        assert record["quarantined"] == [
+            {"client": 2, "name": "client-2", "reason": "OSError: cannot read the scan", "key": ""}
+        ]
 
 
 # quorum

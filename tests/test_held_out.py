@@ -16,10 +16,11 @@ from equipoise.data.contents import DataError
 from equipoise.data.samples import held_rows
 from equipoise.federation.method import Method
 from equipoise.flower.server.consortium import description
-from equipoise.flower.site.site import SiteError, open_site
+from equipoise.flower.site.site import open_site
 from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
 from equipoise.scenarios.shared import SharedSchema, join, site_sums
+from equipoise.system.errors import SiteError
 from run_helpers import equipoise
 
 __all__ = ["equipoise"]  # a fixture

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from equipoise.federation.history import History
+from equipoise.metrics.groups import POSITIVE_CLASS
 from equipoise.records.directory import all_members, members
+from equipoise.records.meta import LEAK, REPEATED
 from equipoise.records.record import line
 from equipoise.system.files import write_atomically
+from equipoise.system.text import key_of
 from helpers import in_one, write_records
 
 RECORDS = (
@@ -244,6 +247,20 @@ def test_from_run_reads_what_was_written(tmp_path, history):
     assert found.client_names == ("a", "b", "c")
     assert found.meta["versions"] == {"torch": "2.6"}
     assert found.meta["header"] == ["engine: stacked"]
+
+
+def test_lines_about_runs_of_versions_without_keys_have_them(tmp_path, history):
+    run = make_run(tmp_path)
+    leak = "data: t.csv: the column a tells the class of all 9 samples. Leave it out."
+    lines = {leak: LEAK, "The positive class is b.": POSITIVE_CLASS, str(REPEATED): REPEATED.key, "3 clients": ""}
+    (run / "manifest.json").write_text(json.dumps({"header": ["method /a/b/mine.py:Prox · 3 clients", *lines]}))
+    header = History.from_run(run).meta["header"]
+    assert [key_of(line) for line in header] == ["", *lines.values()]
+    assert header == ["method mine.py:Prox · 3 clients", *lines]
+    (run / "manifest.json").write_text(json.dumps({"header": [*lines], "header_keys": ["", LEAK]}))
+    meta = History.from_run(run).meta
+    assert [key_of(line) for line in meta["header"]] == ["", LEAK, "", ""]
+    assert "header_keys" not in meta
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])

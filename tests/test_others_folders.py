@@ -27,7 +27,7 @@ from equipoise.privacy.accounting import spend
 from equipoise.report import drawing
 from equipoise.runs import pack, status
 from equipoise.system import files, own_code, workers
-from equipoise.system.errors import FolderError, RunError
+from equipoise.system.errors import RunError
 from equipoise.system.seals import open_toml
 from run_helpers import cache, config, equipoise, executed
 
@@ -99,7 +99,7 @@ def test_status_names_the_file(theirs: Path) -> None:
 def test_a_folder_is_followed_no_more_than_a_file(theirs: Path) -> None:
     shutil.move(theirs / "checkpoint", theirs.parent / "elsewhere")
     (theirs / "checkpoint").symlink_to(theirs.parent / "elsewhere")
-    with pytest.raises(FolderError, match=r"checkpoint\.json is a link that leads out of"):
+    with pytest.raises(RunError, match=r"checkpoint\.json is a link that leads out of"):
         eq.History.from_run(theirs)
 
 
@@ -151,7 +151,7 @@ def test_a_bundle_is_copied_without_what_it_does_not_list(bundle: Path, tmp_path
     assert eq.load(tmp_path / "home").predict(torch.zeros(1, 4)) == eq.load(bundle).predict(torch.zeros(1, 4))
     (tmp_path / "b/README.md").unlink()
     (tmp_path / "b/README.md").symlink_to(tmp_path / "mine")
-    with pytest.raises(FolderError, match=r"README\.md is a link that leads out of"):
+    with pytest.raises(RunError, match=r"README\.md is a link that leads out of"):
         bundles.take(tmp_path / "b", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
@@ -160,7 +160,7 @@ def test_a_bundle_is_copied_without_what_it_does_not_list(bundle: Path, tmp_path
 def test_a_pack_includes_nothing_from_elsewhere(theirs: Path, inner: str) -> None:
     (Path("extra") / inner).parent.mkdir(parents=True)
     (Path("extra") / inner).symlink_to(theirs.parent.parent / "mine")
-    with pytest.raises(FolderError, match="is a link that leads out of extra"):
+    with pytest.raises(RunError, match="is a link that leads out of extra"):
         pack.pack(theirs, Path("p.zip"), include=[Path("extra")])
 
 
@@ -243,7 +243,7 @@ def test_states_go_into_no_folder_elsewhere(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine/state-000000.safetensors").write_text("mine")
     shutil.rmtree(tmp_path / "run" / name, ignore_errors=True)
     (tmp_path / "run" / name).symlink_to(tmp_path / "mine")
-    with pytest.raises(FolderError, match=f"{name}.* is a link that leads out of"):
+    with pytest.raises(RunError, match=f"{name}.* is a link that leads out of"):
         fed.fit(1, directory=tmp_path / "run", progress=False)
     assert {path.name for path in (tmp_path / "mine").iterdir()} == {"deep", "state-000000.safetensors"}
 
@@ -352,9 +352,9 @@ def test_a_file_of_two_names_is_not_changed_where_it_lies(tmp_path: Path) -> Non
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "metrics.jsonl").hardlink_to(tmp_path / "mine")
     (tmp_path / ".lock").hardlink_to(tmp_path / "mine")
-    with pytest.raises(FolderError, match="is also another file"):
+    with pytest.raises(RunError, match="is also another file"):
         files.append(tmp_path / "metrics.jsonl", "theirs")
-    with pytest.raises(FolderError, match="is also another file"), files.claimed(tmp_path):
+    with pytest.raises(RunError, match="is also another file"), files.claimed(tmp_path):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
 
@@ -364,7 +364,7 @@ def test_a_file_larger_than_the_free_memory_is_not_read(tmp_path: Path, monkeypa
         file.truncate(1 << 25)
     assert len(files.read_regular(tmp_path / "model.safetensors")) == 1 << 25
     monkeypatch.setenv("EQUIPOISE_MEMORY", "30MiB")
-    with pytest.raises(FolderError, match="33,554,432 bytes, and 31,457,280 of the memory are free"):
+    with pytest.raises(RunError, match="33,554,432 bytes, and 31,457,280 of the memory are free"):
         files.read_regular(tmp_path / "model.safetensors")
 
 
@@ -386,7 +386,7 @@ def test_figures_take_no_settings_from_the_current_folder(
     (tmp_path / "matplotlibrc").write_text("text.usetex: true\n") if kind == "file" else os.mkfifo("matplotlibrc")
     with matplotlib.rc_context({"text.usetex": True}):  # as matplotlib would have read it
         if kind == "pipe":
-            with pytest.raises(FolderError, match="is a pipe or a device"):
+            with pytest.raises(RunError, match="is a pipe or a device"):
                 drawing.panels(1, height=1)
             return
         _, (axes,) = drawing.panels(1, height=1)

@@ -179,7 +179,7 @@ def test_a_run_has_one_measure_and_the_clients_of_the_report(kinds: list[str], n
         ).summary(1)
         assert 100 * now.worst == pytest.approx(summary["clients"]["worst10"])
         asked = max(t for t, kind in enumerate(kinds) if kind == "both")
-        assert now.whose == "worst tenth of the clients" + (f", round {asked + 1}" if asked != tested[-1] else "")
+        assert now.worst_of == "worst tenth of the clients" + (f", round {asked + 1}" if asked != tested[-1] else "")
     else:
         assert now.worst is None
     alone = Standing.of([{"round": 0, **clients}], 10, 10, [*map(str, range(n))])

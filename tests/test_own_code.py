@@ -16,13 +16,13 @@ from torch import nn
 import equipoise as eq
 from equipoise.flower import Task
 from equipoise.flower.settings import AppSettings
-from equipoise.flower.site.site import SiteError, open_site
+from equipoise.flower.site.site import open_site
 from equipoise.flower.site.store import Store
 from equipoise.report import provenance
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure
 from equipoise.system import own_code
-from equipoise.system.own_code import OwnCodeError
+from equipoise.system.errors import InputError, SiteError
 from helpers import in_one
 from run_helpers import SCENARIO, TINY, Zygote, assert_same_run, cache, equipoise, executed, records, started, zygote
 
@@ -179,7 +179,7 @@ def test_what_is_a_reference(text: str, found: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_loaded_is_said_in_one_sentence(folder: Path, reference: str, expected: str) -> None:
-    with pytest.raises(OwnCodeError) as error:
+    with pytest.raises(InputError) as error:
         own_code.load(reference)
     assert str(error.value) == expected
 

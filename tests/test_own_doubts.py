@@ -21,6 +21,7 @@ from equipoise.federation.history import History
 from equipoise.report import comparison, render, rich_table
 from equipoise.report.notes import leaks
 from equipoise.system.terminal import Terminal
+from equipoise.system.text import Said, key_of
 from helpers import in_one
 
 N = 120
@@ -149,7 +150,7 @@ def test_a_report_begins_with_columns_that_give_the_label_away(
     table[["age", "patient_id", "ward", *columns, label]].to_csv(tmp_path / "t.csv", index=False)
     found = read_user_data(tmp_path / "t.csv", Columns(label=label, task="regression" if label == "y" else None))
     record = {"round": 0, "groups": {"a": {"accuracy": 0.9, "loss": 1.0, "n": 90}}}
-    meta = {"method": "m", "header": [f"data: {note}" for note in found.notes]}
+    meta = {"method": "m", "header": [Said(f"data: {note}", key_of(note)) for note in found.notes]}
     runs = [History([record], meta), History([record], {**meta, "method": "n"})]
     (note,) = leaks(runs)
     assert all(name in note for name in columns)

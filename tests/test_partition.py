@@ -326,6 +326,6 @@ def test_what_is_out_of_reach_is_seen_in_a_few_draws(monkeypatch):
     """The case of 1,000 clients with an alpha of 0.1: 20 draws instead of 1,000."""
     draws, cut = [], partition._cut
     monkeypatch.setattr(partition, "_cut", lambda *given: draws.append(1) or cut(*given))
-    with pytest.raises(partition.UnmetError, match=r"in 20 draws .* of them or more had fewer"):
+    with pytest.raises(partition.InputError, match=r"in 20 draws .* of them or more had fewer"):
         partition.dirichlet(np.arange(2000) % 10, 1000, 0.1, 0, min_size=1)
     assert len(draws) < 10 * 1000

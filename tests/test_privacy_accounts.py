@@ -22,7 +22,8 @@ from equipoise import privacy
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import Method
 from equipoise.privacy import accounting
-from equipoise.privacy.accounting import ACCOUNT, BudgetError, account, spend, together
+from equipoise.privacy.accounting import ACCOUNT, account, spend, together
+from equipoise.system.errors import RunError, SiteError
 from helpers import network, samples
 from run_helpers import equipoise
 
@@ -35,7 +36,6 @@ from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import site as site_module
@@ -58,7 +58,7 @@ def test_as_many_answers_as_the_budget_pays_for(noise: float, most: int, tmp_pat
         assert spend(own, noise)
     before = (tmp_path / ACCOUNT).read_bytes()
     for _ in range(2):
-        with pytest.raises(BudgetError, match=f"^{SPENT}$"):
+        with pytest.raises(SiteError, match=f"^{SPENT}$"):
             spend(own, noise)
     assert (tmp_path / ACCOUNT).read_bytes() == before
     assert account(tmp_path / ACCOUNT) == {noise: most}
@@ -81,7 +81,7 @@ def test_answers_with_several_noises_against_numerical_composition(tmp_path: Pat
             spend(node(tmp_path), z)
     assert account(tmp_path / ACCOUNT) == given
     assert together({}, 1e-5) == 0.0
-    with pytest.raises(BudgetError, match=SPENT):
+    with pytest.raises(SiteError, match=SPENT):
         spend(node(tmp_path, together({**given, 8.0: 1}, 1e-5) * 0.999), 8.0)
 
 
@@ -114,7 +114,7 @@ def test_no_answer_is_missing_where_several_count_at_once(tmp_path: Path) -> Non
         for _ in range(2):
             try:
                 outcomes.append(spend(own, 2.0))
-            except BudgetError:
+            except SiteError:
                 outcomes.append(False)
 
     threads = [threading.Thread(target=several) for _ in range(4)]
@@ -144,7 +144,7 @@ def test_a_damaged_account_is_never_begun_anew(damage: Callable[[bytes], bytes],
         spend(node(tmp_path), 2.5)
     path.write_bytes(damaged := damage(path.read_bytes()))
     for new in (0, 1):
-        with pytest.raises(BudgetError, match=r"refuses: The account of privacy, account\.json .* is damaged"):
+        with pytest.raises(SiteError, match=r"refuses: The account of privacy, account\.json .* is damaged"):
             spend(node(tmp_path), 2.5, new)
     assert path.read_bytes() == damaged
 
@@ -164,7 +164,7 @@ def test_a_damaged_account_is_never_begun_anew(damage: Callable[[bytes], bytes],
     ],
 )
 def test_a_budget_that_is_none(own: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(BudgetError, match=words):
+    with pytest.raises(SiteError, match=words):
         spend({"state-dir": str(tmp_path), **own}, 2.0)
     assert list(tmp_path.iterdir()) == []
 
@@ -380,7 +380,7 @@ def test_nothing_of_the_training_data_is_sent_without_noise(
 ) -> None:
     """Said at the first message, before anything is sent; without a budget the same run is nobody's business."""
     sites = Consortium(tmp_path, {"south": {"max-epsilon": 1e9}})
-    with pytest.raises(SitesError, match=f"refuses: max-epsilon.*{words}"):
+    with pytest.raises(RunError, match=f"refuses: max-epsilon.*{words}"):
         sites.run(method=method, **settings)
     assert sites.answers() == {}
     del sites.nodes["south"]["max-epsilon"]
@@ -403,7 +403,7 @@ def test_a_site_without_test_data_may_keep_a_part_of_its_model(tmp_path: Path) -
     ],
 )
 def test_a_slip_in_a_budget_is_said_at_the_first_message(own: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(SitesError, match=words) as refused:
+    with pytest.raises(RunError, match=words) as refused:
         Consortium(tmp_path, {"south": own}).run(state_dir=str(tmp_path / "of-the-server"))
     assert not any(value in str(refused.value) for value in ("found", "four", "1.5"))  # the site's own log has them
     assert not list(tmp_path.rglob(ACCOUNT))
@@ -414,7 +414,7 @@ def test_a_damaged_account_keeps_a_site_out(tmp_path: Path) -> None:
     sites.run("one", rounds=1)
     path = tmp_path / "states" / "south" / ACCOUNT
     path.write_text(path.read_text().replace("2.0", "9.0"))
-    with pytest.raises(SitesError, match=r"south.* refuses: The account of privacy, account\.json .* is damaged"):
+    with pytest.raises(RunError, match=r"south.* refuses: The account of privacy, account\.json .* is damaged"):
         sites.run("two", rounds=1)
 
 
@@ -424,7 +424,7 @@ def test_without_the_accountant_a_budget_keeps_a_site_out(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     sites = Consortium(tmp_path, {"south": {"max-epsilon": 1e9}})
     with pytest.raises(
-        SitesError, match=r"south.* refuses: The privacy accountant is not installed.*equipoise\[privacy\]"
+        RunError, match=r"south.* refuses: The privacy accountant is not installed.*equipoise\[privacy\]"
     ):
         sites.run(rounds=1)
     assert not list(tmp_path.rglob(ACCOUNT))

@@ -22,16 +22,16 @@ import fixture_data
 import fixture_medical
 from equipoise.cli.main import app
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import MissingError
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog
 from equipoise.runs import comparison, directory as runs
 from equipoise.runs.configuration import called, configure
-from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.runs.experiment import read_experiment
 from equipoise.runs.reproduce import plan
 from equipoise.scenarios import SCENARIOS, Images, Scenario, describe, load, papers, partition
 from equipoise.scenarios.corruption import corrupted
 from equipoise.system import workers
+from equipoise.system.errors import InputError
 from helpers import others_slow
 from run_helpers import InProcess
 
@@ -310,7 +310,7 @@ def test_reproduce_says_of_all_parts_what_is_missing_and_which_can_be_run(tmp_pa
         make(root)
         reads = {set_ for part in read_experiment(name).part for set_ in SCENARIOS[part.scenario].reads}
         error = asked("reproduce", name, "--data", str(root)).exception
-        assert isinstance(error, ExperimentError)
+        assert isinstance(error, InputError)
         gets = [words[2] for words in commands(error) if words[:2] == ["data", "get"]]
         have = {known for known in catalog.SETS if all(catalog.copies(known, root, catalog.SETS[known].splits))}
         assert sorted(gets) == sorted(reads - have - {"svhn"} | (reads & {"svhn"}))
@@ -331,13 +331,13 @@ def test_reproduce_says_of_all_parts_what_is_missing_and_which_can_be_run(tmp_pa
     [("fedism/table3", False), ("claims/fedheal-real", False), ("fedheal/table2", True), ("fedsac/table7", True)],
 )
 def test_stand_ins_are_advised_where_there_are_some(name: str, stands: bool, tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="say where they are, with --data DIR") as error:
+    with pytest.raises(InputError, match="say where they are, with --data DIR") as error:
         plan(name, tmp_path)
     assert ("with --embedded." in str(error.value)) == stands
     if stands:
         assert plan(name, tmp_path, embedded=True, seeds=1).runs
     else:
-        with pytest.raises(ExperimentError, match="there is no embedded stand-in for these data"):
+        with pytest.raises(InputError, match="there is no embedded stand-in for these data"):
             plan(name, tmp_path, embedded=True, seeds=1)
 
 
@@ -347,12 +347,12 @@ def test_a_whole_set_names_all_that_it_lacks(tmp_path: Path) -> None:
     for file in ("data_batch_2", "data_batch_4", "test_batch"):
         (tmp_path / "cifar-10-batches-py" / file).unlink()
     with pytest.raises(
-        MissingError,
+        DataError,
         match=r"^cifar10: expected \S*data_batch_2, \S*data_batch_4, \S*test_batch in .*; found there: .*\. `equipoise",
     ):
         describe("fedsac-cifar10", tmp_path)
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")
-    with pytest.raises(MissingError, match="must be unpacked first: tar -xzf"):
+    with pytest.raises(DataError, match="must be unpacked first: tar -xzf"):
         describe("fedsac-cifar10", tmp_path)
 
 

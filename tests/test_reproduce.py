@@ -22,8 +22,9 @@ from equipoise.networks.resnet import resnet18
 from equipoise.report import reproduction
 from equipoise.report.reproduction import Block, ReproducedValue, Result
 from equipoise.runs import agreement, reproduce
-from equipoise.runs.experiment import ExperimentError, read_experiment
+from equipoise.runs.experiment import read_experiment
 from equipoise.system import workers
+from equipoise.system.errors import InputError
 from run_helpers import InProcess
 
 MINE = """
@@ -98,20 +99,20 @@ def test_a_file_that_is_not_right_is_refused(mine: str, old: str, new: str, mess
     path = Path(mine)
     assert old in MINE
     path.write_text(MINE.replace(old, new))
-    with pytest.raises(ExperimentError, match=message):
+    with pytest.raises(InputError, match=message):
         read_experiment(mine)
 
 
 def test_unknown_names_get_a_suggestion(mine: str, tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"Unknown experiment 'fedheal/table22'.*fedheal/table2"):
+    with pytest.raises(InputError, match=r"Unknown experiment 'fedheal/table22'.*fedheal/table2"):
         read_experiment("fedheal/table22")
-    with pytest.raises(ExperimentError, match="there is no such file"):
+    with pytest.raises(InputError, match="there is no such file"):
         read_experiment(str(tmp_path / "other.toml"))
-    with pytest.raises(ExperimentError, match=r"Unknown row 'fedhael'.*FedHEAL"):
+    with pytest.raises(InputError, match=r"Unknown row 'fedhael'.*FedHEAL"):
         reproduce.plan(mine, tmp_path, embedded=True, rows=["fedhael"])
-    with pytest.raises(ExperimentError, match=r"--data DIR.*--embedded"):
+    with pytest.raises(InputError, match=r"--data DIR.*--embedded"):
         reproduce.plan(mine, tmp_path)
-    with pytest.raises(ExperimentError, match="nothing to run: its authors keep it"):
+    with pytest.raises(InputError, match="nothing to run: its authors keep it"):
         reproduce.plan(mine, tmp_path, embedded=True, rows=["Unknown"])
 
 
@@ -304,7 +305,7 @@ def test_weights_decide_the_run_by_what_is_in_their_file(tmp_path: Path) -> None
         stems.add(plan.runs[0].path)
     assert len(stems) == 2
     path.write_text(MINE.replace('network = "mlp(hidden=[8])"\n', ""))
-    with pytest.raises(ExperimentError, match=r"part digits: digits has a network of its own .*--weights"):
+    with pytest.raises(InputError, match=r"part digits: digits has a network of its own .*--weights"):
         reproduce.plan(str(path), tmp_path, embedded=True, weights=str(file))
 
 

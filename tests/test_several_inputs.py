@@ -18,7 +18,7 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.samples import Samples, read
 from equipoise.federation.checkpoint import CheckpointError
 from equipoise.flower import in_process
-from equipoise.flower.server.roster import SitesError
+from equipoise.system.errors import RunError
 from helpers import clients, in_one, others_slow, samples
 
 Pair = tuple[Tensor, Tensor]
@@ -127,7 +127,7 @@ def test_between_sites() -> None:
     same(tested(tuple, Flat()), tested(split, Two()))
     data: list[Any] = [split(d) for d in clients(SIZES)]
     data[2] = ({"image": data[2][0]["image"], "table": data[2][0]["table"][:, :1]}, data[2][1])
-    with pytest.raises(SitesError, match=r"shape \{'image': \[1, 2, 2\], 'table': \[1\]\}, \{'image': 'float64'"):
+    with pytest.raises(RunError, match=r"shape \{'image': \[1, 2, 2\], 'table': \[1\]\}, \{'image': 'float64'"):
         in_process(Broad(), data, seed=3)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.runs import benchmark
-from equipoise.runs.benchmark import Cell, SuiteError, cells, document, read_suite, run, shard_of
+from equipoise.runs.benchmark import Cell, cells, document, read_suite, run, shard_of
 from equipoise.runs.configuration import RunError
 from equipoise.system.seals import sealed_json
 from run_helpers import SIZES, equipoise as equipoise, here as here
@@ -109,11 +109,11 @@ def test_wrong_shards_are_refused(text: str) -> None:
 )
 def test_wrong_files_are_refused(tmp_path: Path, before: str, after: str, text: str) -> None:
     (tmp_path / "x.toml").write_text(FILE.replace(before, after))
-    with pytest.raises((SuiteError, ValueError)) as error:
+    with pytest.raises((RunError, ValueError)) as error:
         read_suite(str(tmp_path / "x.toml"))
     assert text in f"{error.value}\n"
     for name, advice in (("fair-smal", "Did you mean 'fair-small'"), ("nowhere.toml", "or one of fair-small")):
-        with pytest.raises(SuiteError, match=advice):
+        with pytest.raises(RunError, match=advice):
             read_suite(name)
 
 
@@ -134,7 +134,7 @@ def test_the_users_own_data_are_a_scenario(tmp_path: Path) -> None:
     conditions.write_text(sealed_json({key: value for key, value in before.items() if key != "seal"}))
     run(suite, tmp_path / "b", jobs=1)
     (tmp_path / "t.csv").write_text("\n".join(["age,weight,sick,hospital", *rows[1:]]))
-    with pytest.raises(SuiteError, match=r"has results with another content of .*t\.csv in scenario tiny\. Choose"):
+    with pytest.raises(RunError, match=r"has results with another content of .*t\.csv in scenario tiny\. Choose"):
         run(suite, tmp_path / "b", jobs=1)
 
 
@@ -156,7 +156,7 @@ def test_a_folder_has_results_of_one_network_with_one_start(
     for name in ("start.pt", "sizes.py"):
         before = Path(name).read_text()
         Path(name).write_text("H = 9")
-        with pytest.raises(SuiteError, match=f"^b has results with another content of {name} in scenario tiny. Choose"):
+        with pytest.raises(RunError, match=f"^b has results with another content of {name} in scenario tiny. Choose"):
             run(suite, Path("b"))
         Path(name).write_text(before)
 
@@ -227,7 +227,7 @@ def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchma
         ({"by": "worst"}, "by mean, and the suite has worst"),
         ({"scenario": [other]}, "scenario tiny: rounds 2, and the suite has 3"),
     ):
-        with pytest.raises(SuiteError, match=f"has results with {text}. Choose another --name."):
+        with pytest.raises(RunError, match=f"has results with {text}. Choose another --name."):
             run(suite.model_copy(update=change), tmp_path / "b", jobs=1)
 
 

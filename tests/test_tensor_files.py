@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from equipoise.system import tensor_files
-from equipoise.system.tensor_files import NAMES, TYPES, DamagedError, as_bytes, from_bytes
+from equipoise.system.errors import DamagedError
+from equipoise.system.tensor_files import NAMES, TYPES, as_bytes, from_bytes
 from helpers import in_one
 
 

@@ -15,9 +15,10 @@ import pytest
 import equipoise as eq
 from equipoise.federation import checkpoint
 from equipoise.records.directory import ORDER, members
-from equipoise.records.record import DamagedLineError, last_hash, line, lines, parse
+from equipoise.records.record import last_hash, line, lines, parse
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError
+from equipoise.system.errors import DamagedError
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
 from helpers import federation, samples
 from run_helpers import assert_same_run, cache, equipoise, executed, started
@@ -212,7 +213,7 @@ def test_no_flipped_bit_of_a_line_gives_another_record() -> None:
         content[k // 8] ^= 1 << k % 8
         try:
             records, hashes = parse(content.decode(errors="replace"))
-        except DamagedLineError:
+        except DamagedError:
             continue
         assert records == RECORDS or (records == RECORDS[:2] and last not in hashes)
 
@@ -226,10 +227,10 @@ def test_a_round_written_again_follows_the_round_before(tmp_path: Path) -> None:
     found, hashes = parse(path.read_text() + again + again[:-9])
     assert found == [RECORDS[0], {"round": 1, "again": True}]
     assert hashes[-1] in again
-    with pytest.raises(DamagedLineError, match="line 4"):
+    with pytest.raises(DamagedError, match="line 4"):
         parse(path.read_text() + line({"round": 1}, last_hash(path)))
-    with pytest.raises(DamagedLineError, match="line 4"):
+    with pytest.raises(DamagedError, match="line 4"):
         parse(path.read_text() + line({"round": 3}))  # without a hash
-    with pytest.raises(DamagedLineError, match=r"line 1 is damaged .its hash is not at its end"):
+    with pytest.raises(DamagedError, match=r"line 1 is damaged .its hash is not at its end"):
         parse(path.read_text().replace('","hash', '", "hash').replace('},"hash', '}, "hash'))
     assert line({"round": 0}) == '{"round":0}\n'

@@ -21,8 +21,9 @@ from hypothesis import given, strategies as st
 import equipoise as eq
 from equipoise.runs import comparison, directory as runs, tracking
 from equipoise.runs.trackers import TRACKERS, Tracked, escaped, numbers, part, rounds_in
-from equipoise.runs.tracking import Follower, Tracking, TrackingError, of_round, track
+from equipoise.runs.tracking import Follower, Tracking, of_round, track
 from equipoise.system import workers
+from equipoise.system.errors import RunError
 from run_helpers import TINY, InProcess, cache, config, equipoise, started  # noqa: F401 (fixtures)
 
 NOWHERE = "mlflow:http://127.0.0.1:9"  # a port that nobody listens at
@@ -204,7 +205,7 @@ def test_a_tracker_that_fails_stops_no_run(
     assert len(history.records) == 4
     (said,) = [r.getMessage() for r in caplog.records if "does not take" in r.getMessage()]
     assert f"equipoise track {run} --to {NOWHERE}" in said
-    with pytest.raises(TrackingError, match=r"did not take the records of .*run"):
+    with pytest.raises(RunError, match=r"did not take the records of .*run"):
         track(run, NOWHERE)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 

@@ -959,7 +959,7 @@ def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     whys = [failed_with("killed by signal 9", CODE), failed_with("some words", SETTINGS)]
     monkeypatch.setattr(choosing, "finish", lambda cells, *_, **__: [*map(Outcome, cells, whys)])
     candidates = choosing.Candidates({"fedavg": ("fedavg", {})}, "digits", {"rounds": 2}, {})
-    with pytest.raises(choosing.TrialError, match="fedavg cannot be tuned: killed by signal 9"):
+    with pytest.raises(RunError, match="fedavg cannot be tuned: killed by signal 9"):
         choosing.choose_in_processes(candidates, Budget(draws=2), tmp_path / "killed")
     whys[0] = whys[1]
     assert (
@@ -967,7 +967,7 @@ def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
         == {}
     )
     whys[:] = [failed_with("training diverged in all of them", "")] * 2
-    with pytest.raises(choosing.TrialError, match="training diverged in all"):
+    with pytest.raises(RunError, match="training diverged in all"):
         choosing.choose_in_processes(candidates, Budget(draws=2), tmp_path / "wrong")
 
 

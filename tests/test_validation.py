@@ -24,7 +24,6 @@ from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Samples, divided, n_held, read
 from equipoise.federation import checkpoint
 from equipoise.federation.evaluation import EvaluationSets
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.scores import held_out
 from equipoise.flower.settings import AppSettings
 from equipoise.records.validation import selected, value
@@ -33,6 +32,7 @@ from equipoise.report.layout import other_rounds, sheets
 from equipoise.report.statistics import Comparison
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
+from equipoise.system.errors import RunError
 from helpers import clients, consortium, federation, in_one, samples
 from run_helpers import TINY, Zygote, assert_same_run, cache, config, equipoise, executed, records, started, zygote
 
@@ -214,7 +214,7 @@ def test_sites_hold_out_the_same_samples(tmp_path: Path) -> None:
         for one, other in zip(ours, theirs, strict=True):
             assert one["validation"]["clients"]["accuracy"] == other["validation"]["clients"]["accuracy"]
             assert one["validation"]["loss"] == pytest.approx(other["validation"]["loss"])
-    with pytest.raises(SitesError, match="no site holds any out"):
+    with pytest.raises(RunError, match="no site holds any out"):
         consortium(validation=0.01).fit(1, progress=False)
     with pytest.raises(ValueError, match="sites keep no state of an earlier round"):
         configure("fedavg", engine="flower-inproc", validation=0.2, select="best-validation")

@@ -43,7 +43,7 @@ from equipoise.federation import checkpoint
 from equipoise.flower.deploy import project
 from equipoise.flower.deploy.local import ONLINE, LocalFederation, free_ports
 from equipoise.flower.deploy.processes import descendants, end
-from equipoise.flower.deploy.superlink import FlowerError
+from equipoise.system.errors import RunError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
 SITES = ("north", "south", "west")
@@ -268,7 +268,7 @@ class Campaign:
             outcome = self.local.run(told, limit=LIMIT, watch=watch)
         except Stopped:
             return "", "stopped"
-        except FlowerError as error:
+        except RunError as error:
             return str(error).splitlines()[0][:300], "failed"
         return outcome.reason, "completed" if outcome.completed else "failed"
 
@@ -471,7 +471,7 @@ def expired(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
     c.local._processes.patience = 20.0
     c.kill(one.site)
     try:
-        with suppress(FlowerError):  # this program does not trust it either
+        with suppress(RunError):  # this program does not trust it either
             c.local.start_server()
         c.local.start_site(one.site, wait=False)
         limit, said = time.monotonic() + 90, None

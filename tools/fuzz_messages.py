@@ -52,12 +52,11 @@ from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.internals import number
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES
 from equipoise.system import text
-from equipoise.system.errors import CODE, ExpectedError
+from equipoise.system.errors import CODE, RunError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
 NAMES = ("ward-a", "ward-b", "ward-c")
@@ -418,7 +417,7 @@ def at_site(case: Case) -> tuple[str, str, list[str]]:
                 f"a refused message changed the site's files: {sorted(set(after.items()) ^ set(before.items()))[0][0]}"
             )
         again = ask(one, one.content)
-        if Parcel.of(again.content).fields.get("error") == LOST:
+        if Parcel.of(again.content).fields.get("key") == LOST:
             again = ask(one, whole(one))
         if once and "refuses" in str(Parcel.of(again.content).fields.get("error")):
             return one.kind, "refused for the round", broken
@@ -532,7 +531,7 @@ def outcome(
     with tempfile.TemporaryDirectory() as folder, told() as log, meddling(changes), bounded(LIMIT) as broken:
         try:
             fed, history = play(run, Path(folder), 1, least=2)
-        except (ExpectedError, SitesError) as error:
+        except RunError as error:
             return kind(), str(error)
         except Exception as error:
             return kind(), [f"the server ends with {type(error).__name__}: {error}"]

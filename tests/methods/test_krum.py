@@ -11,7 +11,7 @@ import equipoise as eq
 from equipoise.core import maths
 from equipoise.core.rule import Setup
 from equipoise.methods.krum import Krum
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from helpers import Server, federation, in_one, normal, tensor
 
 
@@ -104,14 +104,14 @@ def test_of_one_or_two_nobody_is_chosen() -> None:
 
 def test_too_few_clients() -> None:
     message = r"krum with f=2 needs at least 7 clients in a round \(2 f \+ 2 < n\); found 5\. Lower f, or let more"
-    with pytest.raises(ExpectedError, match=message):
+    with pytest.raises(RunError, match=message):
         federation("krum(f=2)", participation=1.0)
-    with pytest.raises(ExpectedError, match="found 4"):
+    with pytest.raises(RunError, match="found 4"):
         federation("krum(f=1)", participation=0.8)
     server = Server(
         Krum(f=1), torch.zeros(4, dtype=torch.float64), [1.0] * 5
     )  # in a round in which one does not answer
-    with pytest.raises(ExpectedError, match=r"needs at least 5 clients in a round .* found 4"):
+    with pytest.raises(RunError, match=r"needs at least 5 clients in a round .* found 4"):
         server.round(normal(4, 4), ids=[0, 1, 2, 4])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.records.threshold import USES_GROUP
+from equipoise.system.errors import InputError
 from equipoise.system.files import ANYWHERE, LARGE, open_new, read_regular
 from equipoise.system.seals import open_json, sealed_json
 
@@ -22,14 +23,10 @@ KEPT = "THISFOLDER"  # the name of a bundle until it is taken home
 AGAIN = "Write the bundle again: equipoise export RUN --bundle DIR."
 
 
-class BundleError(ValueError):
-    """A folder that is no bundle, one that was edited, or a model that a bundle cannot hold."""
-
-
 def require_free(folder: Path) -> None:
     """Require that a bundle would replace nothing."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise BundleError(f"{folder} exists, and a bundle replaces nothing. Give the name of a new folder.")
+        raise InputError(f"{folder} exists, and a bundle replaces nothing. Give the name of a new folder.")
 
 
 def write(folder: Path, about: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
@@ -80,13 +77,13 @@ def read(folder: Path) -> dict[str, Any]:
 
     Raises
     ------
-    BundleError : no bundle, of a later format, or edited, naming the file.
+    InputError : no bundle, of a later format, or edited, naming the file.
     """
     path = folder / ABOUT
     try:
         text = read_regular(path, ANYWHERE).decode()  # the cache of the hub has links
     except (FileNotFoundError, NotADirectoryError):
-        raise BundleError(
+        raise InputError(
             f"{folder} is not a bundle: it has no {ABOUT}. Write one: equipoise export RUN --bundle DIR."
         ) from None
     try:
@@ -94,9 +91,9 @@ def read(folder: Path) -> dict[str, Any]:
     except ValueError:
         about = None
     if not isinstance(about, dict):
-        raise BundleError(f"{path} was edited: its content is not what was written. {AGAIN}")
+        raise InputError(f"{path} was edited: its content is not what was written. {AGAIN}")
     if about.get("format") not in (1, FORMAT):
-        raise BundleError(
+        raise InputError(
             f"{path} has format {about.get('format')}, and this Equipoise reads {FORMAT}. Install the newest Equipoise."
         )
     for name, digest in about["files"].items():
@@ -104,9 +101,9 @@ def read(folder: Path) -> dict[str, Any]:
             continue
         file = folder / name
         if file.name != name or not file.is_file():
-            raise BundleError(f"{file} is missing, which the bundle needs. {AGAIN}")
+            raise InputError(f"{file} is missing, which the bundle needs. {AGAIN}")
         if (content := read_regular(file, ANYWHERE, LARGE)).startswith(b"version https://git-lfs"):
-            raise BundleError(f"{file} is a pointer of Git LFS, and its content was not fetched: git lfs pull.")
+            raise InputError(f"{file} is a pointer of Git LFS, and its content was not fetched: git lfs pull.")
         if hashlib.sha256(content).hexdigest() != digest:
-            raise BundleError(f"{file} was edited: its content is not what was written. {AGAIN}")
+            raise InputError(f"{file} was edited: its content is not what was written. {AGAIN}")
     return about

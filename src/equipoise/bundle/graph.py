@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.bundle.files import BundleError
 from equipoise.data.batch import Inputs
 from equipoise.data.samples import Samples
+from equipoise.system.errors import InputError
 from equipoise.system.files import ANYWHERE, LARGE, read_regular
 
 BLOCK = 256  # samples at once
@@ -23,7 +23,7 @@ NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 def _require(*packages: str) -> None:
     if lacking := [name for name in packages if find_spec(name) is None]:
-        raise BundleError(f"A graph of ONNX needs the package {lacking[0]}: pip install 'equipoise[onnx]'.")
+        raise InputError(f"A graph of ONNX needs the package {lacking[0]}: pip install 'equipoise[onnx]'.")
 
 
 def graph(net: nn.Module, x: Inputs) -> bytes:
@@ -52,14 +52,14 @@ def session(path: Path) -> Callable[[Samples], Tensor]:
 
     Raises
     ------
-    BundleError : the package has no implementation of an operation in the precision of the network.
+    InputError : the package has no implementation of an operation in the precision of the network.
     """
     _require("onnxruntime")
     runtime: Any = import_module("onnxruntime")
     try:
         run = runtime.InferenceSession(read_regular(path, ANYWHERE, LARGE), providers=["CPUExecutionProvider"]).run
     except Exception as error:  # of kinds of its own
-        raise BundleError(
+        raise InputError(
             f"The package onnxruntime {runtime.__version__} cannot run this network ({str(error).split(' : ')[-1].rstrip('. ')}). It has many "
             "operations in single precision only. Train the network in that, net.float(); one of eq.network needs no graph."
         ) from error

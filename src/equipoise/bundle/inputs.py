@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.bundle.files import SCHEMA, BundleError
+from equipoise.bundle.files import SCHEMA
 from equipoise.data.contents import DataError
 from equipoise.data.formats.folders import SUFFIXES, needless
 from equipoise.data.formats.table import Table, is_text, opened
@@ -24,6 +24,7 @@ from equipoise.data.tables.roles import band
 from equipoise.data.tables.schema import CATEGORY, plain
 from equipoise.data.tables.words import Signs, missing
 from equipoise.data.transforms import Images
+from equipoise.system.errors import InputError
 from equipoise.system.suggestions import some
 
 Made = tuple[NDArray[Any], list[str]]  # what the network takes, before a transform; and notes on it
@@ -119,7 +120,7 @@ class Rows:
         if not isinstance(x, Mapping) or not all(
             isinstance(each, Sized) and not isinstance(each, str) for each in x.values()
         ):
-            raise BundleError(
+            raise InputError(
                 f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name, lists by "
                 f"name, or the path of a file; found {_described(x)}."
             )
@@ -191,7 +192,7 @@ class Numbers:
     def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of arrays in a file of NumPy."""
         if path.suffix.lower() != ".npy" or options:
-            raise BundleError(
+            raise InputError(
                 f"{path}: this model takes arrays: save x with numpy.save, and give a .npy file; or in Python: eq.load(DIR).predict(x)."
             )
         return _of_array(self, path)
@@ -216,14 +217,14 @@ class Pictures:
             return self._of_files([*map(Path, x)], "the images")
         pixels = _array(x, self.shape)
         if pixels.dtype != np.uint8:
-            raise BundleError(
+            raise InputError(
                 f"Expected images as bytes (uint8) [n, {', '.join(map(str, self.shape))}]; found {pixels.dtype}."
             )
         return pixels, []
 
     def _of_files(self, files: Sequence[Path], what: str) -> Made:
         if self.side is None:
-            raise BundleError(
+            raise InputError(
                 "This model was trained with images in arrays: give bytes (uint8) [n, C, H, W], in Python eq.load(DIR).predict(x)."
             )
         if gone := [file for file in files if not file.is_file()]:
@@ -284,7 +285,7 @@ def _array(x: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     except ValueError:  # rows of unequal length
         made = np.empty(0)
     if made.ndim != len(shape) + 1 or made.shape[1:] != shape:
-        raise BundleError(
+        raise InputError(
             f"Expected an array [n, {', '.join(map(str, shape))}], a sample in each row; found {list(made.shape)}."
         )
     if not len(made):
@@ -299,7 +300,7 @@ def inputs_of(about: Mapping[str, Any], schema: Callable[[], Mapping[str, Any]])
     if kind == "table":
         coder = Coder.of(schema())
         if coder.schema.digest != values["schema"]:
-            raise BundleError(f"{SCHEMA} is not the schema that the model was trained with.")
+            raise InputError(f"{SCHEMA} is not the schema that the model was trained with.")
         return Rows(coder, values["written"])
     shape = tuple(map(int, values.pop("shape")))
     if kind == "numbers":
@@ -319,7 +320,7 @@ def inputs_of_run(data: Mapping[str, Any], shape: tuple[int, ...], transform: ob
     if isinstance(transform, Images):
         return Pictures(shape, data.get("side"), transform)
     if transform is not None:
-        raise BundleError("The transform is your own code, which a bundle does not hold, as loading one runs no code.")
+        raise InputError("The transform is your own code, which a bundle does not hold, as loading one runs no code.")
     if "schema" in data:
         read = data.get("read", {})
         return Rows(Coder.of(data["schema"]), {name: read[name] for name in WRITTEN if name in read})

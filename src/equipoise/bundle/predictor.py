@@ -18,7 +18,7 @@ from torch import Tensor
 
 from equipoise import networks
 from equipoise.bundle import files
-from equipoise.bundle.files import AGAIN, GRAPH, SCHEMA, WEIGHTS, BundleError
+from equipoise.bundle.files import AGAIN, GRAPH, SCHEMA, WEIGHTS
 from equipoise.bundle.graph import session
 from equipoise.bundle.inputs import GroupColumn, Inputs, Rows, codes_of, inputs_of
 from equipoise.core.model import Bound, Model
@@ -29,6 +29,7 @@ from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once, tensor
 from equipoise.data.tables.cells import word_of
 from equipoise.metrics.decision import Decision
+from equipoise.system.errors import InputError
 from equipoise.system.files import ANYWHERE, LARGE, read_regular
 from equipoise.system.seals import open_json, typed
 
@@ -61,7 +62,7 @@ class Content:
             outputs = self.forward(samples.take(rows))
             if not bool(outputs.isfinite().all()):
                 row = int(rows[(~outputs.isfinite()).any(1).nonzero()[0]]) + 1
-                raise BundleError(
+                raise InputError(
                     f"The network gives no finite number for sample {row}. Is it very far from all others?"
                 )
             yield outputs
@@ -72,10 +73,12 @@ class Content:
         about = files.read(folder)
         try:
             return Content._of(folder, about)
-        except (BundleError, ImportError, OSError):
+        except (ImportError, OSError):
             raise
         except Exception as error:  # its hashes are right, so somebody else made it
-            raise BundleError(
+            if type(error) is InputError:  # which names what is wrong
+                raise
+            raise InputError(
                 f"{folder} is not what Equipoise writes ({type(error).__name__}: {error}). {AGAIN}"
             ) from error
 
@@ -98,11 +101,11 @@ def _network(about: Mapping[str, Any], weights: Path, task: Classification | Reg
     """The network that :func:`equipoise.networks.build` makes, with the weights of the bundle."""
     recipe, tensors = about["network"], load_tensors(read_regular(weights, ANYWHERE, LARGE))
     if recipe.get("name") not in networks.NETWORKS or networks.WEIGHTS in recipe:
-        raise BundleError(
+        raise InputError(
             f"This Equipoise has no network {recipe.get('name')!r}. Install the version {about['versions'].get('equipoise')}."
         )
     if networks.shapes(**recipe) != {name: x.shape for name, x in tensors.items()}:  # before memory is taken
-        raise BundleError(f"{WEIGHTS} does not hold the tensors of the network {recipe['name']}. {AGAIN}")
+        raise InputError(f"{WEIGHTS} does not hold the tensors of the network {recipe['name']}. {AGAIN}")
     net = networks.build(**recipe).to(DTYPES[about["dtype"]])
     net.load_state_dict(tensors)
     model = Model(net, task=task)
@@ -150,7 +153,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any = None, y: Any = None) -> NoReturn:
         """Refuse: a bundle is trained already."""
-        raise BundleError(
+        raise InputError(
             "A bundle is a trained model and learns nothing more. Train with equipoise run, or eq.Federation(...).fit. In a Pipeline that is "
             "fitted, or cross_val_predict: sklearn.frozen.FrozenEstimator(model)."
         )
@@ -158,9 +161,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def set_params(self, **params: Any) -> Self:
         """Refuse another folder, whose model would not be this one."""
         if changed := [name for name, value in params.items() if name != "directory" or value != self.directory]:
-            raise BundleError(
-                f"{changed[0]} of a trained model cannot be changed. Load the other bundle: eq.load(DIR)."
-            )
+            raise InputError(f"{changed[0]} of a trained model cannot be changed. Load the other bundle: eq.load(DIR).")
         return self
 
     def outputs(self, X: Any) -> Tensor:
@@ -210,11 +211,11 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         attribute = "" if decision is None else decision.attribute
         if decision is None or not attribute:
             if groups is not None:
-                raise BundleError("groups: this model decides about all groups alike. Leave it out.")
+                raise InputError("groups: this model decides about all groups alike. Leave it out.")
             return None, ""
         if groups is None or isinstance(groups, str) or len(groups) != n:
             what = "none" if groups is None else repr(groups) if isinstance(groups, str) else f"{len(groups):,}"
-            raise BundleError(
+            raise InputError(
                 f"This model has a threshold for each value of {attribute}. Give the {attribute} of each of the {n:,} samples, in Python "
                 f"predict(x, groups=[...]); found {what}."
             )
@@ -276,7 +277,7 @@ def load(directory: str | os.PathLike[str]) -> Classifier | Regressor:
 
     Raises
     ------
-    BundleError : no bundle, of a later format, or edited since it was written, naming the file.
+    InputError : no bundle, of a later format, or edited since it was written, naming the file.
     """
     regression = files.read(Path(directory))["task"]["name"] == "regression"
     return (Regressor if regression else Classifier)(directory)

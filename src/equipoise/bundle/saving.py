@@ -16,7 +16,7 @@ from torch import Tensor
 
 from equipoise import networks
 from equipoise.bundle import card, files
-from equipoise.bundle.files import CARDS, GRAPH, SCHEMA, WEIGHTS, BundleError
+from equipoise.bundle.files import CARDS, GRAPH, SCHEMA, WEIGHTS
 from equipoise.bundle.graph import graph
 from equipoise.bundle.inputs import Inputs, Rows, inputs_of_run
 from equipoise.bundle.predictor import Content
@@ -29,6 +29,7 @@ from equipoise.metrics.decision import Decision
 from equipoise.records.history import History
 from equipoise.records.threshold import Chosen, Recalibrated
 from equipoise.system.environment import versions
+from equipoise.system.errors import InputError
 from equipoise.system.suggestions import shorten
 from equipoise.system.tensor_files import as_bytes
 from equipoise.system.text import visible
@@ -91,37 +92,37 @@ def save(
 
     Raises
     ------
-    BundleError : the folder is not empty, nothing was trained, or a part of the model is code of the user's.
+    InputError : the folder is not empty, nothing was trained, or a part of the model is code of the user's.
     """
     files.require_free(folder)
     license, threshold, chosen = _licence(license), trained.threshold, trained.chosen
     model, net = trained.model, trained.model.network(trained.vector)
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
-        raise BundleError(f"threshold must be between 0 and 1; found {threshold!r}.")
+        raise InputError(f"threshold must be between 0 and 1; found {threshold!r}.")
     groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
     made = trained.decision
     decision = made and asdict(made) | {"column": groups.get(made.attribute)}
     classes, positive = trained.history.classes, trained.history.positive
     if decision is not None and (positive is None or len(classes) != 2):
         if threshold == 0.5:
-            raise BundleError(
+            raise InputError(
                 f"{trained.history.method} decides by group whether a sample is of one of {len(classes)} classes, and a bundle holds such "
                 "decisions between two only. Take the weights home instead: equipoise export RUN (Python: fed.network())."
             )
-        raise BundleError("threshold is for two classes, of which one is positive. Leave it out.")
+        raise InputError("threshold is for two classes, of which one is positive. Leave it out.")
     if chosen is not None and chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
-        raise BundleError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
+        raise InputError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
     state = {name: x.detach().cpu().contiguous().clone() for name, x in net.state_dict().items()}
     if strange := [name for name, x in state.items() if not bool(x.isfinite().all())]:
-        raise BundleError(
+        raise InputError(
             f"{strange[0]} of the network holds NaN or infinity, as after a training that diverged. There is nothing to take home."
         )
     if trained.history.records[-1]["round"] < 0:
-        raise BundleError("No round was trained, so there is nothing to take home: call fit first.")
+        raise InputError("No round was trained, so there is nothing to take home: call fit first.")
     recipe = vars(model.net).get(networks.RECIPE)
     if recipe is None and not onnx:
-        raise BundleError(
+        raise InputError(
             f"The network is your own code ({type(model.net).__name__}), which a bundle does not hold, as loading one runs no code: write "
             "it as a graph too, with --onnx, in Python onnx=True (pip install 'equipoise[onnx]')."
         )
@@ -170,7 +171,7 @@ def _licence(text: Any) -> str:
     """The name of a licence on one line, without blanks around it."""
     name = text.strip() if isinstance(text, str) else "\n"
     if visible(name) != name or len(name) > LICENCE:
-        raise BundleError(
+        raise InputError(
             f"--license must be the name of a licence on one line, such as cc-by-4.0, of at most {LICENCE} signs; found "
             f"{shorten(repr(text))}."
         )
@@ -180,7 +181,7 @@ def _licence(text: Any) -> str:
 def _inputs(trained: Trained) -> Inputs:
     shape = None if trained.samples.shape_and_labels is None else trained.samples.shape_and_labels[0]
     if shape is None or isinstance(shape, dict):
-        raise BundleError(
+        raise InputError(
             "A bundle holds networks of one tensor of inputs, and samples that are in memory or in files of images; this one has others."
         )
     return inputs_of_run(trained.data, tuple(shape), trained.samples.transform)
@@ -192,7 +193,7 @@ def _task(model: Model) -> dict[str, Any]:
         return {"name": task.name}
     if type(task) is Regression:
         return {"name": task.name} | {name: getattr(task, name) for name in ("loss", "centre", "scale", "unit")}
-    raise BundleError(
+    raise InputError(
         f"The task {type(task).__name__} is your own code, which a bundle does not hold, as loading one runs no code."
     )
 
@@ -212,6 +213,6 @@ def _try(folder: Path, trained: Trained) -> None:
     near = max(1e-4, 16 * torch.finfo(expected.values.dtype).eps) if here else 0.1
     near = 0.0 if content.about["network"] and here else near
     if not torch.allclose(content.forward(_here(samples)), expected.values.cpu(), rtol=near, atol=near / 10):
-        raise BundleError(
+        raise InputError(
             "The bundle would not predict as the model does: the network is not as eq.network built it. Nothing was written."
         )

@@ -17,7 +17,7 @@ from typer import Argument, Option
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
 from equipoise.cli.options import Json
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use, some
 
@@ -137,7 +137,7 @@ def up(
         if only_check:
             _show(findings, json_)
         if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
-            raise ExpectedError("Nothing was started. " + " ".join(wrong))
+            raise RunError("Nothing was started. " + " ".join(wrong))
         run = Path(changes["run-dir"])
         rounds = int({**settings, **changes}["rounds"])
         tell = (lambda text: None) if json_ else say
@@ -175,7 +175,7 @@ def run(
         changes = project.overrides(config or (), settings)
         wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
         if wrong:
-            raise ExpectedError("Nothing was started. " + " ".join(wrong))
+            raise RunError("Nothing was started. " + " ".join(wrong))
         link = SuperLink(connection, environment())
         number = link.submit(directory.resolve(), changes)
         tell = (lambda text: None) if json_ else say
@@ -382,7 +382,7 @@ def check_outcome(outcome: Outcome, log: Path | None) -> None:
     if not outcome.completed:
         why = outcome.reason if outcome.reason not in ("", "N/A") else outcome.status
         why = why.removeprefix("ServerApp failed with exception: ")
-        raise ExpectedError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
+        raise RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
 
 
 def _finish(directory: Path, json_: bool) -> None:

@@ -18,9 +18,10 @@ from equipoise.cli.options import SETTINGS, Json, Task, help_of
 from equipoise.core.settings import SCENARIO
 from equipoise.data.tables.options import Options
 from equipoise.system import own_code, trust
+from equipoise.system.errors import DamagedError
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import meaning
-from equipoise.system.seals import CHANGED, open_toml
+from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -403,12 +404,12 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         chosen = next((f"The settings that were chosen are in {place}" for place in places if place.exists()), "")
         advice = chosen or "Correct the path, or write a file with: equipoise init"
         raise ValueError(f"{path} cannot be read ({error.strerror}). {advice}.") from None
+    except DamagedError:
+        raise ValueError(
+            f"{path} was changed after it was written, so its settings are not those that were chosen. Put it back, or delete its first "
+            "line, and the settings count as yours."
+        ) from None
     except ValueError as error:
-        if str(error) == CHANGED:
-            raise ValueError(
-                f"{path} was changed after it was written, so its settings are not those that were chosen. Put it back, or delete its first "
-                "line, and the settings count as yours."
-            ) from None
         raise ValueError(
             f"{path} is no TOML file: {str(error).rstrip('.')}. Correct it, or write one with: equipoise init."
         ) from None

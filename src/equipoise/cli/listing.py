@@ -15,7 +15,7 @@ from equipoise.cli import completion
 from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, plain_table, print_json
 from equipoise.cli.options import Json
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _check(name: str | None, json_: bool) -> None:
     else:
         out.print(escape(str(conformance)), highlight=False, soft_wrap=True)
     if failure is not None:
-        raise ExpectedError(f"{name} fails {some(list(conformance.broken))}.") from failure
+        raise RunError(f"{name} fails {some(list(conformance.broken))}.") from failure
 
 
 def _show_own(name: str, json_: bool) -> None:

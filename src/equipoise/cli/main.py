@@ -46,7 +46,7 @@ from equipoise.cli.status import status, track
 from equipoise.cli.tune import benchmark, tune
 from equipoise.data.tables.options import COLUMNS
 from equipoise.system import trust
-from equipoise.system.errors import CODE, ExpectedError
+from equipoise.system.errors import CODE, RunError
 from equipoise.system.suggestions import some
 from equipoise.system.workers import isolated, loading, python
 
@@ -181,7 +181,7 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
     try:
         with isolated():  # libraries start Python, too
             action()
-    except ExpectedError as error:
+    except RunError as error:
         _fail(str(error), 1, debug, error.kind)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -17,7 +17,7 @@ from typer import Argument, Option
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.export import announce
 from equipoise.cli.options import Json
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular
 from equipoise.system.seals import open_json, open_toml
 from equipoise.system.suggestions import require_use
@@ -82,7 +82,7 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
     try:
         with flower_errors():
             nodes, absent = {node["site"] or node["node"]: node for node in _nodes(_link(connection))}, "not registered"
-    except ExpectedError as error:
+    except RunError as error:
         about["unknown"].append(f"which sites are online ({str(error).rstrip('.')})")
     for name in dict.fromkeys([*names, *nodes]):
         node = nodes.get(name, {"state": absent, "since": None})
@@ -153,10 +153,10 @@ def stop(
     running = [number for number, how in runs.items() if not how.startswith("finished")]
     listed = f"Running at {connection}: {', '.join(map(str, running)) or 'none'}."
     if run is None and len(running) != 1:
-        raise ExpectedError(f"{listed} {'Say which one to stop.' if running else 'There is nothing to stop.'}")
+        raise RunError(f"{listed} {'Say which one to stop.' if running else 'There is nothing to stop.'}")
     number = running[0] if run is None else run
     if number not in running:
-        raise ExpectedError(f"Run {number} {f'has {runs[number]}' if number in runs else 'is not known'}. {listed}")
+        raise RunError(f"Run {number} {f'has {runs[number]}' if number in runs else 'is not known'}. {listed}")
     link.stop(number)
     say(
         f"Run {number} is stopped. Its run-dir on the server has the records and the model of its last complete round, and sites keep "
@@ -175,7 +175,7 @@ def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_
     gone = [node for node in nodes if remove and node["site"] == remove]
     if remove is not None and not gone:
         names = ", ".join(sorted(node["site"] for node in nodes if node["site"])) or "none"
-        raise ExpectedError(f"No site {remove} is registered at {connection}. Registered: {names}.")
+        raise RunError(f"No site {remove} is registered at {connection}. Registered: {names}.")
     for node in gone if yes else ():
         link.call("supernode", "unregister", node["node"], connection)
     if json_:
@@ -267,9 +267,9 @@ def _link(connection: str | None) -> SuperLink:
     from equipoise.flower.deploy.superlink import SuperLink, environment
 
     if connection is None:
-        raise ExpectedError("no server was asked: there is no --connection")
+        raise RunError("no server was asked: there is no --connection")
     if wrong := [each.text for each in reach(connection) if not each.ok]:
-        raise ExpectedError(" ".join(wrong))
+        raise RunError(" ".join(wrong))
     return SuperLink(connection, environment())
 
 
@@ -318,14 +318,10 @@ def _bytes(files: Iterable[Path]) -> int:
 
 @contextmanager
 def flower_errors() -> Iterator[None]:
-    """Turn errors of Flower, and its absence, into failures of the command."""
+    """Turn the absence of Flower into a failure of the command."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
             raise
-        raise ExpectedError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
-    except RuntimeError as error:
-        if type(error).__name__ != "FlowerError":  # the class is in a module that may have been the one that is missing
-            raise
-        raise ExpectedError(str(error)) from None
+        raise RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None

@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from equipoise.cli.console import err, print_json, say
 from equipoise.cli.options import Jobs, Json, Run
+from equipoise.system.errors import RunError
 from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ def verify(
 ) -> None:
     """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same."""
     from equipoise.runs import pack as packs
-    from equipoise.system.errors import ExpectedError
 
     require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")
     with tempfile.TemporaryDirectory(prefix="equipoise-verify-") as temporary:
@@ -110,7 +110,7 @@ def verify(
                     f"{run['path']}: made by a program in Python, which is not known here; only its hashes were checked."
                 )
     if not same:
-        raise ExpectedError(_advice(results, differs))
+        raise RunError(_advice(results, differs))
 
 
 def _show_code(code: Mapping[str, str], run_code: bool) -> None:

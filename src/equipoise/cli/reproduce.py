@@ -13,7 +13,7 @@ from typer import Argument, Option
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json, help_of
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import require_use
 
@@ -146,7 +146,7 @@ def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_:
         named = "\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
         others = {(run.part, run.row) for run in plan.runs} - failed.keys()
         shown = ", the others are shown" if others else ""
-        raise ExpectedError(
+        raise RunError(
             f"{len(failed)} of {len(failed) + len(others)} cells failed{shown}.\n{named}\nThe same command runs them again."
         )
 
@@ -169,7 +169,7 @@ def _run(
         plan = reproductions.choose(plan, jobs=at_once, on_progress=shown, lines=not quiet)
         failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:
-            raise ExpectedError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
+            raise RunError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
         if plan.calibration is not None and plan.first:
             bar.update(task, description=f"{len(plan.first)} runs that calibrate")
             failed |= reproductions.run(plan.calibration, jobs=at_once, on_progress=shown, lines=not quiet)

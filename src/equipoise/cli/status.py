@@ -13,7 +13,7 @@ from typer import Argument, Option
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.options import Json, Runs
-from equipoise.system.text import plural, visible
+from equipoise.system.text import key_of, plural, visible
 
 if TYPE_CHECKING:
     from equipoise.runs.status import RunStatus
@@ -80,7 +80,7 @@ def _print_table(runs: Sequence[RunStatus], folder: Path, measured: str) -> None
     from equipoise.federation.standing import TENTH
 
     worst_of = [run.standing.whose for run in runs if run.standing.whose]
-    common = TENTH if worst_of and all(whose.startswith(TENTH) for whose in worst_of) else ""  # said once, in the title
+    common = TENTH if {*map(key_of, worst_of)} == {TENTH.key} else ""  # said once, in the title
     about = () if all(map(_tells, runs)) else ("method", "seed")
     titles = ("run", *about, "round", "state", measured, common or "worst", "ends", "last")
     seeds = ["" if run.seed is None else str(run.seed) for run in runs]
@@ -124,7 +124,7 @@ def _cells(run: RunStatus, common: str) -> list[str]:
 
     at = run.standing
     mean, worst = ("" if number is None else at.measure.brief(number) for number in (at.mean, at.worst))
-    whose = "" if at.worst is None else at.whose.removeprefix(common).lstrip(", ")
+    whose = "" if at.worst is None else at.when if common else at.worst_of
     times = ("" if time is None else clock(datetime.fromtimestamp(time)) for time in (run.ends, run.written))
     return [f"{at.round}/{at.rounds}", run.state, mean, f"{worst} {whose}".strip(), *times]
 
@@ -142,7 +142,7 @@ def _row(run: RunStatus) -> dict[str, Any]:
         at.measure.name: at.mean,
         f"{at.measure.name}_of": at.over or None,
         "worst": at.worst,
-        "worst_of": at.whose or None,
+        "worst_of": at.worst_of or None,
         "learning_rate": run.lr or None,
         "seconds_per_round": at.seconds,
         "last_round_ended": _utc(run.written),

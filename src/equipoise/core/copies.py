@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from equipoise.system.errors import InputError
+
 # what nn.Module keeps for itself, hooks among it, and what an RNN keeps of its own parameters
 INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}
 PARTS = 256  # of a value that are looked at after every visit
@@ -56,15 +58,11 @@ class Place(NamedTuple):
         return f"{self.kind} {self.path!r}"
 
 
-class NetworkError(ValueError):
+class NetworkError(InputError):
     """A network that cannot be trained as it is, and what to do.
 
-    ``harmless`` is what of it may leave a site, as the server's network has the same names: nothing of values and of others' errors.
+    The field ``harmless`` is what of it may leave a site, as the server's network has the same names: nothing of values and of others' errors.
     """
-
-    def __init__(self, message: str, harmless: str = "") -> None:
-        super().__init__(message)
-        self.harmless = harmless
 
 
 def copied(net: nn.Module) -> nn.Module:

@@ -549,7 +549,7 @@ def refuse(changed: Sequence[Place]) -> None:
         raise NetworkError(
             f"The network changed, in training or evaluation, what is not part of a client's model: {places}. "
             "Make it a buffer, which is averaged as running statistics are: self.register_buffer(...) in __init__.",
-            f"what it keeps: {places}",
+            harmless=f"what it keeps: {places}",
         )
 
 

@@ -114,7 +114,7 @@ def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> 
         faults = _remembered(net, copy, x, other, logits, attributes, train)
     if faults:
         raise NetworkError(
-            _refusal(net, x, faults, train), f"what it keeps: {some([str(fault.place) for fault in faults])}"
+            _refusal(net, x, faults, train), harmless=f"what it keeps: {some([str(fault.place) for fault in faults])}"
         )
     return _Seen(
         logits, calls, after, random, tuple(whole), replaced, frozenset((p.module, p.name) for p in attributes)

@@ -21,6 +21,7 @@ from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score, Sums
 from equipoise.system import calls, own_code
+from equipoise.system.errors import InputError
 from equipoise.system.ranges import check_fields, choice, text
 from equipoise.system.suggestions import unknown
 from equipoise.system.text import read_value
@@ -347,7 +348,7 @@ def _own(reference: str, options: Mapping[str, Any]) -> Task:
     loaded = own_code.load(reference)
     task = own_code.call("task", reference, {}, options) if isinstance(loaded, type) or options else loaded
     if not isinstance(task, Task):
-        raise own_code.OwnCodeError(
+        raise InputError(
             f"task {reference}: expected a class derived from eq.Classification or eq.Regression; found {type(task).__name__}."
         )
     return task

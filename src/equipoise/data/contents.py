@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from equipoise.data.memory_mapped import Data, labels
+from equipoise.system.errors import InputError
 
 
-class DataError(ValueError):
+class DataError(InputError):
     """A file or folder that is not what it should be; says which, what was expected and found, and what to do."""
 
 

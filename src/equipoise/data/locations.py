@@ -12,17 +12,10 @@ from typing import Any
 from equipoise.data.contents import DataError
 from equipoise.system.suggestions import some
 
+MISSING = "missing"  # kind of errors: nothing of a data set, or of one of its splits, is where it was looked for; ``lost`` are their names
 SHOWN = 8  # entries of a folder that an error lists
 # each file (or folder) of a split as the places where it may lie, the usual one first
 Files = tuple[tuple[str, ...], ...]
-
-
-class MissingError(DataError):
-    """Nothing of a data set, or of one of its splits, is where it was looked for; ``lost`` are the names of these."""
-
-    def __init__(self, message: str, lost: Iterable[str] = ()) -> None:
-        super().__init__(message)
-        self.lost = frozenset(lost)
 
 
 def plain(name: str) -> str:
@@ -81,8 +74,8 @@ def located(name: str, root: Path, places: Sequence[str]) -> Path:
     """
     path = find(root, places)
     if path is None:
-        raise MissingError(
-            f"{name}: expected {' or '.join(places)} in {root}; {holds(root)}. {where_from([name], root)}"
+        raise DataError(
+            f"{name}: expected {' or '.join(places)} in {root}; {holds(root)}. {where_from([name], root)}", MISSING
         )
     return path
 

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from equipoise.data.batch import Batch, Inputs, Shape, check_codes, listed, shape_of
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.precision import lost
+from equipoise.system.errors import CODE, RunError
 from equipoise.system.suggestions import some
 from equipoise.system.tensor_files import as_bytes
 from equipoise.system.tree import flatten, tree_map
@@ -350,7 +351,7 @@ def trained_on(y: Tensor, draw: Draw, who: str, people: NDArray[np.int64] | None
     return y[torch.from_numpy(~held_rows(len(y), y.cpu().numpy(), *draw, who, people)).to(y.device)]
 
 
-class LoadError(RuntimeError):
+class LoadError(RunError):
     """Data of a client that are needed, and cannot be loaded."""
 
 
@@ -373,7 +374,7 @@ class Awaited:
             return self.absent.load()
         except Exception as error:  # whatever a user's function raises
             raise LoadError(
-                f"The data of {self.absent.who} cannot be loaded: {type(error).__name__}: {error}"
+                f"The data of {self.absent.who} cannot be loaded: {type(error).__name__}: {error}", CODE
             ) from error
 
     @property

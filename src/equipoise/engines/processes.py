@@ -31,16 +31,13 @@ from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.sequential import OneByOne
 from equipoise.system import memory, own_code
+from equipoise.system.errors import CODE, InputError, RunError
 from equipoise.system.tree import ALIGNMENT, flatten, numbered
 from equipoise.system.workers import isolated
 
 TRIES = 2  # visits of a client whose worker dies, before it is given up
 PATIENCE = 10  # seconds for a worker that hung up to end
 CONSTANT = ("model", "rules", "solver", "private", "neurons")  # fields of a job that are sent once, not in every round
-
-
-class WorkerError(RuntimeError):
-    """Worker processes cannot be started, or a job cannot be sent to them."""
 
 
 class Place(NamedTuple):
@@ -159,7 +156,7 @@ class Processes:
         Raises
         ------
         ValueError : the vectors are not on the CPU.
-        WorkerError : workers do not start, or the network, a rule or the data cannot be sent to them.
+        RunError : workers do not start, or the network, a rule or the data cannot be sent to them.
         """
         if job.received.device.type != "cpu":
             raise ValueError("engine='processes' needs device='cpu'. On a GPU use engine='sequential' or 'stacked'.")
@@ -204,7 +201,7 @@ class Processes:
                         waiting.appendleft(row)
                     else:
                         died = f"its worker process died {TRIES} times, last with exit code {worker.process.exitcode}"
-                        yield Answer.failed(row, WorkerError(died))
+                        yield Answer.failed(row, ChildProcessError(died))
                     continue
                 if number != self.number:  # of an abandoned round
                     continue
@@ -253,14 +250,15 @@ class Processes:
             except (EOFError, OSError):
                 worker.close()
                 if last:
-                    raise WorkerError(
+                    raise RunError(
                         "Worker processes end as soon as they start. They import your script, so put what it does under "
-                        f"if __name__ == '__main__': (a notebook or a console cannot). Or use {_others(job)}."
+                        f"if __name__ == '__main__': (a notebook or a console cannot). Or use {_others(job)}.",
+                        CODE,
                     ) from None
                 self.workers[k] = _start()
                 continue
             if answer[1] is not None:
-                raise WorkerError(f"{answer[1]} {_instead(job)}")
+                raise RunError(f"{answer[1]} {_instead(job)}", CODE)
             return
 
     def _send_constant(self, worker: Worker, number: int, job: Job) -> None:
@@ -269,7 +267,7 @@ class Processes:
             message = _packed(("keep", number, thing))
         except Exception as error:  # pickling fails with many kinds of errors
             name = type(thing).__name__
-            raise WorkerError(f"The {name} cannot be sent to worker processes ({error}). {_instead(job)}") from None
+            raise RunError(f"The {name} cannot be sent to worker processes ({error}). {_instead(job)}", CODE) from None
         worker.pipe.send_bytes(message)
         worker.holds.add(number)
 
@@ -338,7 +336,7 @@ def _serve(pipe: Connection, files: Sequence[str]) -> None:
     number, job, visitor, trained = 0, None, None, torch.empty(0)
     problem: str | None = None
     for file in files:
-        with contextlib.suppress(own_code.OwnCodeError):  # what is gone may not be needed
+        with contextlib.suppress(InputError):  # what is gone may not be needed
             own_code.run_file(file)
     while True:
         try:

@@ -19,7 +19,7 @@ from torch import Tensor
 from equipoise.core.client_rows import Copy, Rows
 from equipoise.records.meta import Content, Contribution
 from equipoise.system import tensor_files
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import DamagedError, RunError
 from equipoise.system.files import read_regular, real_path, sweep, write_atomically
 from equipoise.system.seals import open_json, sealed_json
 
@@ -28,7 +28,7 @@ NO_ROWS: Content = {"files": []}
 PIECE = 16 << 20  # bytes of rows in a file, so that writing and reading them takes little memory
 
 
-class CheckpointError(ExpectedError):
+class CheckpointError(RunError):
     """A checkpoint is missing, damaged, or of another experiment."""
 
 
@@ -271,5 +271,5 @@ def _load(directory: Path, file: str, digest: str) -> dict[str, Tensor]:
         return tensor_files.read(path, digest)
     except FileNotFoundError:
         raise _missing(directory, file) from None
-    except tensor_files.DamagedError as error:
+    except DamagedError as error:
         raise CheckpointError(f"{path} is damaged{error}. Delete {directory} to start the run again.") from None

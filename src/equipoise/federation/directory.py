@@ -14,8 +14,9 @@ from equipoise.federation.fingerprint import changed, differing
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.trial import Progression
 from equipoise.records.meta import Content
-from equipoise.records.record import DamagedLineError, Record, last_hash, line, lines, parse
+from equipoise.records.record import Record, last_hash, line, lines, parse
 from equipoise.system import files, own_code
+from equipoise.system.errors import DamagedError
 from equipoise.system.files import claimed, read_regular, real_path, write_atomically
 from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
@@ -224,7 +225,7 @@ def trim(path: Path, t: int, last: str = "") -> list[Record]:
     advice = f"Put the file back, or delete {path.parent / CHECKPOINT} to start the run again."
     try:
         records, hashes = parse(read_regular(path).decode(errors="replace"), t)
-    except DamagedLineError as error:
+    except DamagedError as error:
         raise CheckpointError(f"{path}: {error}. {advice}") from None
     if last and last not in hashes:
         raise CheckpointError(

@@ -59,6 +59,7 @@ from equipoise.report.html import block
 from equipoise.system import own_code
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import some
+from equipoise.system.text import key_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -489,7 +490,8 @@ class Federation(Arrangement):
             "client_tests": self.tests.of_clients is not None,
             "bound": self.method.sharing,
             "personal": self.personal or bool(self.method.overriding("reward")),
-            "header": self.header,
+            "header": (header := self.header),
+            "header_keys": [*map(key_of, header)],
             "machines": self.machines,
             "holdings": self.holdings,
         }

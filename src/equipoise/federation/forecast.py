@@ -24,7 +24,7 @@ from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.records.meta import Content
 from equipoise.records.record import Record, line
 from equipoise.system import memory
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.terminal import Terminal
 
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
@@ -32,7 +32,7 @@ SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first
 T = TypeVar("T")
 
 
-class ForecastError(ExpectedError):
+class ForecastError(RunError):
     """A run does not fit into memory or on the disk."""
 
 

@@ -13,7 +13,7 @@ from equipoise.core.model import UNIT
 from equipoise.core.rule import Bounds, Rule, State
 from equipoise.engines.job import OUT_OF_MEMORY, Answer, Job
 from equipoise.federation.method import text_of
-from equipoise.system.errors import CODE, SETTINGS, ExpectedError
+from equipoise.system.errors import CODE, SETTINGS, RunError
 from equipoise.system.text import key_of, plural
 from equipoise.system.tree import flatten
 
@@ -36,7 +36,7 @@ class Quarantined(NamedTuple):
     reason: str
 
 
-class QuorumError(ExpectedError):
+class QuorumError(RunError):
     """Too few clients answered well for the round to count.
 
     Parameters
@@ -247,10 +247,11 @@ def _values(answer: Answer) -> list[tuple[str, Tensor]]:
 OTHERS = "The last complete round is kept; a smaller learning rate, or other hyper-parameters, may help."
 
 
-class ServerError(ExpectedError):
+class ServerError(RunError):
     """A rule made the server compute something that cannot be a model."""
 
-    kind = SETTINGS
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text, SETTINGS)
 
 
 def weights(weights: Tensor, rule: Rule) -> None:
@@ -324,8 +325,8 @@ def quorum(
 
 def split(reason: str) -> tuple[str, str]:
     """What happened, and what to do, which only a diagnosed reason has."""
-    head, _, advice = reason.partition(": ")
-    return (head, advice) if key_of(reason) in DIAGNOSED else (reason, "")
+    head = key_of(reason)
+    return (head, reason.removeprefix(f"{head}: ")) if head in DIAGNOSED else (reason, "")
 
 
 def blamed(clients: Sequence[tuple[str, str]], asked: int, when: str) -> str:

@@ -141,7 +141,7 @@ class Frame:
                 "Let it be trained, or name another layer: head='NAME', or --head NAME."
             )
         if fault:
-            raise NetworkError(fault, fault)
+            raise NetworkError(fault, harmless=fault)
         if sizes is None:
             sizes = {name: d.size for name, d in zip(self.names, self.data, strict=True)}
         if alone := [name for name, n in sizes.items() if single(model, settings, n)]:
@@ -186,7 +186,7 @@ class Frame:
                 fault = f"{some(names)} {have} a batch of one sample, on which the network cannot be trained"
             if model.batch_norm:
                 fault += ", or replace BatchNorm by GroupNorm."
-                raise NetworkError(fault, fault) from error
+                raise NetworkError(fault, harmless=fault) from error
             raise NetworkError(
                 f"{fault} ({type(error).__name__}: {error}). Let it take one: squeeze() drops its axis, for instance."
             ) from error

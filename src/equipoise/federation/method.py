@@ -17,11 +17,12 @@ from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
 from equipoise.records.meta import Sharing
 from equipoise.system import calls, own_code
+from equipoise.system.errors import InputError
 from equipoise.system.suggestions import near, shorten
 from equipoise.system.text import read_value
 
 
-class MethodError(ValueError):
+class MethodError(InputError):
     """A method does not exist, or its rules cannot be combined."""
 
 

@@ -25,6 +25,7 @@ from equipoise.federation.trial import Progression, Trial
 from equipoise.records.record import Bytes, Record
 from equipoise.system import threads
 from equipoise.system.places import private
+from equipoise.system.text import key_of
 from equipoise.system.tree import flatten, span, tree_map
 
 _Sent = tuple[list[int], list[State], list[State]]  # rows of clients, what they report to each rule, and their states
@@ -563,6 +564,7 @@ def _record(trial: Trial, cohort: Cohort, answers: _Answers) -> Record:
         record["losses"] = answers.losses.tolist()
     if answers.bad:
         record["quarantined"] = [
-            {"client": q.client, "name": names[q.client], "reason": private(q.reason)} for q in answers.bad
+            {"client": q.client, "name": names[q.client], "reason": private(q.reason), "key": key_of(q.reason)}
+            for q in answers.bad
         ]
     return record

@@ -15,10 +15,10 @@ from equipoise.metrics.measures import ACCURACY, Measure, main_in
 from equipoise.metrics.performance import tenth
 from equipoise.records.record import Record, by_client, judged_by
 from equipoise.system.terminal import Terminal
-from equipoise.system.text import visible
+from equipoise.system.text import Said, visible
 
 LAST = 10  # rounds whose mean time is that of those to come
-TENTH = "worst tenth of the clients"
+TENTH = Said("worst tenth of the clients", "tenth")
 EVERY = 60.0  # seconds between the lines of a log
 AGO = "%Y-%m-%d %H:%M"
 
@@ -33,7 +33,8 @@ class Standing:
     mean, over : of the main measure, mean over the groups in their last evaluation, or over the clients where no group is tested, and
         which of them it is; None before one.
     worst, whose : that of the worst group, and which it is, or that of the worst tenth of ten or more clients in their last
-        evaluation, with its round where that is not the one of ``mean``; None of fewer.
+        evaluation; None of fewer.
+    when : the round of that evaluation where it is not the one of ``mean``.
     measure : what they are; accuracies in [0, 1].
     seconds : that a round takes, the mean of the last ones; None before the first.
     """
@@ -44,6 +45,7 @@ class Standing:
     over: str = ""
     worst: float | None = None
     whose: str = ""
+    when: str = ""
     seconds: float | None = None
     measure: Measure = ACCURACY
 
@@ -72,9 +74,14 @@ class Standing:
             return replace(now, worst=groups[whose], whose=whose)
         if len(clients) >= 10:
             ordered = sorted(clients, reverse=measure.better == "lower")
-            whose = TENTH if asked == tested or not groups else f"{TENTH}, round {asked + 1}"
-            return replace(now, worst=fmean(ordered[: tenth(len(clients))]), whose=whose)
+            when = "" if asked == tested or not groups else f"round {asked + 1}"
+            return replace(now, worst=fmean(ordered[: tenth(len(clients))]), whose=TENTH, when=when)
         return now
+
+    @property
+    def worst_of(self) -> str:
+        """Whose number the worst is, and when."""
+        return ", ".join(filter(None, (self.whose, self.when)))
 
     def ends(self, since: float) -> datetime | None:
         """When the run ends, if the last round ended ``since`` (seconds since 1970) and the others take as long as the last ones."""
@@ -86,7 +93,7 @@ class Standing:
         """``round 37 of 500, accuracy 81.2 (mean of 3 groups), worst 63.1 (north)``."""
         measure = self.measure
         mean = "" if self.mean is None else f", {measure.noun} {measure.brief(self.mean)} ({visible(self.over)})"
-        worst = "" if self.worst is None else f", worst {measure.brief(self.worst)} ({visible(self.whose)})"
+        worst = "" if self.worst is None else f", worst {measure.brief(self.worst)} ({visible(self.worst_of)})"
         return f"round {self.round} of {self.rounds}{mean}{worst}"
 
 

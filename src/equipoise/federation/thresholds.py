@@ -21,7 +21,6 @@ from equipoise.metrics.groups import people_of, rates_of
 from equipoise.metrics.intervals import Interval, sizes_by, wilson
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose
-from equipoise.records.meta import REPEATED, TOGETHER
 from equipoise.records.threshold import FILE, USES_GROUP, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
@@ -175,7 +174,7 @@ def _notes(federation: Federation, rows: Outputs, groups: ByGroup | None) -> Ite
     """What to know about the choice: that it uses the group, and on how few rows it was made."""
     if federation.personal:
         yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
-    yield from (text for text in (REPEATED, TOGETHER) if text in federation.header)
+    yield from federation.repeated
     positive = _positive(federation)
     counts = {"": people_of(rows.counts)["tpr"][positive]}
     if groups is not None:

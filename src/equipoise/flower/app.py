@@ -45,21 +45,21 @@ from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import Known, SitesError
+from equipoise.flower.server.roster import Known
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings, faults
-from equipoise.flower.site.site import KINDS, Site, SiteError, harmless, open_site, sendable
-from equipoise.flower.site.store import BUNDLE, Store, StoreError
+from equipoise.flower.site.site import KINDS, Site, harmless, open_site, sendable
+from equipoise.flower.site.store import BUNDLE, Store
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.groups import large, positive_class
 from equipoise.metrics.measures import main_in
 from equipoise.metrics.own import divided
-from equipoise.privacy.accounting import BudgetError
 from equipoise.records.history import LEAST
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
 from equipoise.system.environment import environment
+from equipoise.system.errors import RunError, SiteError, refusal
 from equipoise.system.files import claimed, read_regular, require_own, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
 from equipoise.system.ranges import marked
@@ -101,9 +101,9 @@ def make_client_app(
         key = json.dumps([name, fields, dict(node), dict(context.run_config)], sort_keys=True)
         if key not in opened:
             if wrong := faults(node):
-                raise SiteError(
-                    f"refuses: its node-config cannot be used: {' '.join(wrong.values())}",
-                    "refuses: its node-config cannot be used; its own log says more",
+                raise refusal(
+                    f"its node-config cannot be used: {' '.join(wrong.values())}",
+                    "its node-config cannot be used; its own log says more",
                 )
             base = _state_directory(context)
             store = Store.at(base, str(fields["name"]), name)
@@ -130,9 +130,9 @@ def make_client_app(
                 about |= {"round": asked.fields.get("t")} if kind.startswith("train") else {}
                 reply = masked_site.answer(site(asked, context), kind, asked)
                 reply.fields["name"] = name
-            except (SiteError, StoreError, CodecError, BudgetError) as error:
+            except (SiteError, CodecError) as error:
                 log.error("%s, %s: %s", name, kind, error)
-                reply = Parcel({"error": (sent := sendable(error)), "key": key_of(sent), **named})
+                reply = Parcel({"error": (sent := sendable(error)), "key": key_of(sent) or error.kind, **named})
             except Exception as error:  # its text stays in the site's log
                 log.exception("%s, %s", name, kind)
                 reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})
@@ -235,7 +235,7 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
 
     Raises
     ------
-    SitesError : sites are missing, or do not fit together.
+    RunError : sites are missing, or do not fit together.
     QuorumError, CheckpointError, ValueError : as in a simulation.
     """
     directory, threads = Path(settings.run_dir).expanduser().absolute(), torch.get_num_threads()
@@ -353,7 +353,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
 
     Raises
     ------
-    SitesError, RunError : the directory holds another run, or something else.
+    RunError : the directory holds another run, or something else.
     """
     config = {**settings.config(), "method": str(method), "label": settings.method}
     path, started = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
@@ -361,7 +361,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     require_own(directory, "run", path.name, another=ANOTHER)
     other = [k for k in [*config, *old] if config.get(k) != old.get(k) and k not in marked(AppSettings, "free")]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
-        raise SitesError(
+        raise RunError(
             f"{directory} holds a run with other settings: {other[0].replace('_', '-')} is {old.get(other[0])!r} there and "
             f"{config.get(other[0])!r} here. {ANOTHER}, or delete it."
         )
@@ -372,7 +372,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
             unfinished = int(fields.get("unfinished", 0)) + (not (directory / "summary.json").exists())
             return str(fields["experiment"]), [Known.of(site) for site in fields["sites"]], unfinished
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-            raise SitesError(
+            raise RunError(
                 f"{directory / 'sites.json'} is damaged. Put it back, or choose another run-dir; the records of the rounds are intact."
             ) from None
     return f"{directory.name}-{secrets.token_hex(4)}", [], 0
@@ -383,12 +383,12 @@ def _table(path: Path) -> dict[str, Any]:
 
     Raises
     ------
-    SitesError : it is damaged.
+    RunError : it is damaged.
     """
     try:
         return open_toml(read_regular(path).decode())
     except ValueError:
-        raise SitesError(
+        raise RunError(
             f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
         ) from None
 

@@ -13,17 +13,18 @@ from torch import Tensor
 from equipoise.core import wire
 from equipoise.core.rule import State
 from equipoise.system import text
+from equipoise.system.errors import InputError
 from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
-LOST = "lacks the model that was sent last"  # a site's words when only a change was sent
-VERSION = 7  # of these messages: both ends must have the same
+LOST = "lost"  # key of a site's answer if it lacks the model that was sent last, of which this is a change
+VERSION = 8  # of these messages: both ends must have the same
 LONGEST = 10_000  # characters of any text in them
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else
 
 
-class CodecError(ValueError):
+class CodecError(InputError):
     """A message that is not what the other end must send."""
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, square_distances_between
 from equipoise.core.rule import Cohort, Rule, Setup, State
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.ranges import number
 from equipoise.system.text import plural
 
@@ -43,12 +43,12 @@ class Krum(Rule):
 
         Raises
         ------
-        ExpectedError : the paper's condition does not hold.
+        RunError : the paper's condition does not hold.
         """
         if self.f is None:
             return max((n - 3) // 2, 0)
         if n < 2 * self.f + 3:
-            raise ExpectedError(
+            raise RunError(
                 f"krum with f={self.f} needs at least {2 * self.f + 3} clients in a round (2 f + 2 < n); found {n}. "
                 "Lower f, or let more clients take part."
             )

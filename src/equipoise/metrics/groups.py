@@ -18,6 +18,7 @@ from equipoise.metrics.clusters import RATES
 from equipoise.metrics.performance import UNDEFINED, Value
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import shorten, unknown
+from equipoise.system.text import Said
 
 Counts = Mapping[str, Sequence[int]]  # see `class_counts`
 
@@ -28,7 +29,7 @@ POSITIVE: Final = frozenset(["1", "yes", "y", "true", "t", "positive", "pos", "c
 OF_CLASS: Final = ("tpr", "fpr", "selection_rate", "ppv", "npv")  # rates of one class against all others
 # people in each group from which on a gap can be estimated: its standard error is below 13 points
 ESTIMABLE: Final = 30
-BEGINS: Final = "The positive class is "
+POSITIVE_CLASS: Final = "positive class"  # key of the sentence that names it
 
 
 class Positive(NamedTuple):
@@ -49,11 +50,12 @@ class Positive(NamedTuple):
         """Which class is positive, and where that is assumed how to say it."""
         if self.why != "assumed":
             rest = "" if self.other else ", against all others"
-            return f"{BEGINS}{self.name}{rest}."
-        return (
-            f"{BEGINS}{self.name}: an assumption, as neither {self.other} nor {self.name} says which it is, and it "
+            return Said(f"The positive class is {self.name}{rest}.", POSITIVE_CLASS)
+        return Said(
+            f"The positive class is {self.name}: an assumption, as neither {self.other} nor {self.name} says which it is, and it "
             f"comes second. Choose the other with --positive {shlex.quote(self.other)}, in Python positive={self.other!r}, "
-            f"between sites -c {shlex.quote(f'positive={json.dumps(self.other, ensure_ascii=False)}')}."
+            f"between sites -c {shlex.quote(f'positive={json.dumps(self.other, ensure_ascii=False)}')}.",
+            POSITIVE_CLASS,
         )
 
 

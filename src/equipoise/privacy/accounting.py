@@ -28,23 +28,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import ABSENT, REFUSED, refusal
 from equipoise.system.files import locked, make_private, read_regular, write_atomically
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json
 
 Relation = Literal["replace", "zero-out"]
 SENSITIVITY: Mapping[Relation, float] = {"replace": 2.0, "zero-out": 1.0}  # how far one answer moves, in lengths C
-SILENT = ("is not connected", "refuses")  # begin the reasons of clients that have certainly sent nothing
+SILENT = (ABSENT, REFUSED)  # keys of the reasons of clients that have certainly sent nothing
+_WORDS = ("is not connected", "refuses")  # begin them in records of versions without keys
 ACCOUNT = "account.json"  # in a site's state directory
-
-
-class BudgetError(ExpectedError):
-    """A site refuses what its own budget does not allow. The text contains no data of the site and may be sent; or ``sent`` in its place."""
-
-    def __init__(self, text: str, sent: str = "") -> None:
-        super().__init__(text)
-        self.sent = sent
 
 
 def spent(noise: float, answers: int, delta: float, relation: Relation = "replace") -> float:
@@ -100,9 +93,14 @@ def answers(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
     """
     counts: Counter[int] = Counter()
     for record in records:
-        left_out = [q for q in record.get("quarantined", []) if not q["reason"].startswith(SILENT)]
+        left_out = [q for q in record.get("quarantined", []) if not _silent(q)]
         counts.update({*record["ids"], *(q["client"] for q in left_out)})
     return counts
+
+
+def _silent(lost: Mapping[str, Any]) -> bool:
+    """Whether a client that was left out has certainly sent nothing."""
+    return lost["key"] in SILENT if "key" in lost else lost["reason"].startswith(_WORDS)
 
 
 def together(answers: Mapping[float, int], delta: float, relation: Relation = "replace") -> float:
@@ -135,7 +133,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
 
     Raises
     ------
-    BudgetError : they would cost more than the budget, or it cannot be told what they cost. Nothing is added.
+    SiteError : they would cost more than the budget, or it cannot be told what they cost. Nothing is added.
     OSError : the account cannot be written.
     """
     most, delta, place = node_config.get("max-epsilon"), node_config.get("delta", 1e-5), node_config.get("state-dir")
@@ -145,9 +143,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
         check_number("max-epsilon", most, 0, above=True, below=True)
         check_number("delta", delta, 0, 1, above=True, below=True)
     except ValueError as error:
-        raise BudgetError(
-            f"refuses: {error}", "refuses: its privacy budget cannot be used; its own log says more"
-        ) from None
+        raise refusal(str(error), "its privacy budget cannot be used; its own log says more") from None
     try:
         if math.isinf(spent(noise, 1, delta)) or not place:
             raise ValueError("max-epsilon needs noise of its own (dp, with noise > 0) and state-dir in its node-config")
@@ -161,7 +157,7 @@ def spend(node_config: Mapping[str, Any], noise: float, new: int = 1) -> bool:
             if new:
                 write_atomically(path, sealed_json({"answers": list(answers.items())}), private=True)
     except ValueError as error:
-        raise BudgetError(f"refuses: {str(error).removesuffix('.')}") from None
+        raise refusal(str(error).removesuffix(".")) from None
     return True
 
 

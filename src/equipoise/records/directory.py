@@ -2,17 +2,20 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
-from equipoise.records.meta import Content, Meta
-from equipoise.records.record import DamagedLineError, Record, parse, shorten
+from equipoise.metrics.groups import POSITIVE_CLASS
+from equipoise.records.meta import LEAK, REPEATED, TOGETHER, Content, Meta
+from equipoise.records.record import Record, parse, shorten
 from equipoise.records.threshold import FILE, Chosen
 from equipoise.system import own_code, places
-from equipoise.system.errors import RunError
+from equipoise.system.errors import DamagedError, RunError
 from equipoise.system.files import read_regular, real_path
-from equipoise.system.seals import CHANGED, open_json, open_toml
+from equipoise.system.seals import open_json, open_toml
+from equipoise.system.text import Said
 
 ORDER = "comparison.json"  # in a directory of several runs: which they are, the reference first
 CONDITIONS = "conditions.json"  # in the directory of a suite: under which all its results were reached
@@ -30,6 +33,12 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
 }
 # of these a manifest has what was measured, a configuration only the request
 MEASURED = ("contribution", "units", "data", "measures", "task")
+_WORDS = {  # of lines about runs of versions that wrote no keys
+    LEAK: r"data: (?>.*?: the columns? ).+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*$",
+    POSITIVE_CLASS: "The positive class is ",
+    REPEATED.key: re.escape(REPEATED),
+    TOGETHER.key: re.escape(TOGETHER),
+}
 ROWS = ("clients", "tests", "validation")  # of the data in a manifest: which sample went where
 _META = [key for key in Meta.__annotations__ if key not in ("config", "small_groups", "threshold")]  # in these files
 
@@ -101,11 +110,21 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
             f'{run / "config.toml"}: expected a line such as method = "fedavg", '
             f"found the keys {', '.join(sorted(config)) or 'none'}. Add the method the run was made with."
         )
-    # of an earlier version, which had the whole path of a rule's file
     if isinstance(header := meta.get("header"), list):
-        meta["header"] = [own_code.short(line) if str(line).startswith("method ") else line for line in header]
+        keys = meta.pop("header_keys", None)
+        read = (
+            zip(header, [*keys, *[""] * len(header)], strict=False) if isinstance(keys, list) else map(_earlier, header)
+        )
+        meta["header"] = [Said(str(line), str(key)) for line, key in read]
     chosen = {"threshold": _opened(run / FILE, _parse_threshold, "")} if (run / FILE).exists() else {}
     return _records(run), cast(Meta, meta | {"config": config} | chosen)
+
+
+def _earlier(line: object) -> tuple[str, str]:
+    """A line about a run of a version that wrote no keys, which had the whole path of a rule's file, and its key by its words."""
+    text = str(line)
+    keys = (key for key, words in _WORDS.items() if re.match(words, text))
+    return own_code.short(text) if text.startswith("method ") else text, next(keys, "")
 
 
 def _records(run: Path) -> tuple[Record, ...]:
@@ -115,9 +134,9 @@ def _records(run: Path) -> tuple[Record, ...]:
     last = _opened(pointer, _parse_object, "", run).get("records") if pointer.exists() else None
     try:
         records, hashes = _opened(path, parse, "The run has not finished its first round.")
-    except DamagedLineError as error:
+    except DamagedError as error:
         raise ValueError(
-            f"{path}: {error}. Put the file back, or run again. To read what is intact, delete line {error.number} "
+            f"{path}: {error}. Put the file back, or run again. To read what is intact, delete line {error.fields['number']} "
             "and all that follow, and the folder checkpoint."
         ) from None
     if last and last not in hashes:
@@ -151,9 +170,9 @@ def _opened(path: Path, parse: Callable[[str], Parsed], hint: str, folder: Path 
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     try:
         return parse(text)
-    except DamagedLineError:
-        raise
+    except DamagedError as error:
+        if "number" in error.fields:  # of a line
+            raise
+        raise ValueError(f"{path}: {error}. {_AGAIN[path.name]}") from None
     except ValueError as error:
-        raise ValueError(
-            f"{path}: {error}. {_AGAIN[path.name]}" if str(error) == CHANGED else f"{path}: {error}"
-        ) from None
+        raise ValueError(f"{path}: {error}") from None

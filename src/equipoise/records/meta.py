@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, Final, TypedDict
 
 from equipoise.records.threshold import Chosen
+from equipoise.system.text import Said
 
 Content = dict[str, Any]  # of a file of JSON or TOML, as it was read
 
@@ -106,8 +107,16 @@ class Tuned(TypedDict, total=False):
     changed: list[str]
 
 
-TOGETHER: Final = "Some people have several rows. Every number n of test samples is of people, and intervals take the rows of a person together."
-REPEATED: Final = "Some people have several rows, and intervals take rows as independent: they are too narrow, and chance explains more."
+TOGETHER: Final = Said(
+    "Some people have several rows. Every number n of test samples is of people, and intervals take the rows of a person together.",
+    "rows of people together",
+)
+REPEATED: Final = Said(
+    "Some people have several rows, and intervals take rows as independent: they are too narrow, and chance explains more.",
+    "rows of people",
+)
+OF_DATA: Final = "data: "  # begins such a line about a note on the data
+LEAK: Final = "leak"  # key of the note that columns give the label away
 
 
 class Meta(TypedDict, total=False):
@@ -136,7 +145,7 @@ class Meta(TypedDict, total=False):
     units : `{"names": [...], "sizes": [...]}`, the groups of hidden units.
     holdings : the data of each client, see `equipoise.data.holdings`.
     hostile : `{"attack", "scale", "clients": [ids]}`, who attacks in a simulation, how, and how strongly.
-    header : lines about the run.
+    header, header_keys : lines about the run, and by which key a report finds each; empty of most.
     versions, git : `{package: version}`, and the commit of the source.
     machines : what computed the rounds from `"round"` on.
     unfinished, without_model : how often a server stopped in a round; names of sites that were away at the end of their run.
@@ -175,6 +184,7 @@ class Meta(TypedDict, total=False):
     holdings: Content
     hostile: Content
     header: list[str]
+    header_keys: list[str]
     versions: dict[str, str]
     machines: list[Content]
     unfinished: int

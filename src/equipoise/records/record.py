@@ -17,6 +17,7 @@ from typing import Any, TypedDict, cast
 from equipoise.metrics.groups import Counts
 from equipoise.metrics.measures import Measure, main_in
 from equipoise.system import suggestions
+from equipoise.system.errors import DamagedError
 from equipoise.system.files import open_regular
 from equipoise.system.seals import read_json
 
@@ -181,7 +182,8 @@ class Record(TypedDict, total=False):
     absent, late, dropped : ids of the clients that a simulation let be away, take too long, or fail in the middle.
     attackers : those of `ids` that attacked, where a simulation lets clients attack.
     unmeasured : of sites that were tested, `{name: why}`: whose scores do not count, or not all of them.
-    quarantined : `[{"client": m, "name": str, "reason": str}]`, whose answer was not used.
+    quarantined : `[{"client": m, "name": str, "reason": str, "key": str}]`, whose answer was not used, why, and a key of some reasons; earlier
+        versions wrote no key.
     lr : learning rate of the round, a number or by tensor, where it changes over the rounds.
     bytes : `{"down": [M], "up": [M], "full": int}`, what the clients in `ids` received and sent, and the size of the whole model.
     units : where clients hold parts of the model: `{"held": [[hidden units of each group] per client]}`, and in rounds in which they
@@ -253,23 +255,6 @@ class Record(TypedDict, total=False):
     secure: bool
     seconds: float
     hash: str
-
-
-class DamagedLineError(ValueError):
-    """A line of `metrics.jsonl` that differs from what was written; states what is intact before it.
-
-    Parameters
-    ----------
-    number : of the line, from 1.
-    why : what is wrong.
-    before : the records before it.
-    """
-
-    def __init__(self, number: int, why: str, before: Sequence[Record]) -> None:
-        first, last = (before[0]["round"], before[-1]["round"]) if before else (0, -1)
-        intact = f"rounds {first} to {last} are" if first < last else f"round {first} is" if before else "no round is"
-        super().__init__(f"line {number} is damaged ({why}); {intact} intact")
-        self.number = number
 
 
 def check(records: Sequence[Record]) -> None:
@@ -371,17 +356,24 @@ def parse(text: str, rounds: int | None = None) -> tuple[list[Record], list[str]
         except ValueError as error:
             if number == len(written):
                 break
-            raise DamagedLineError(number, str(error).rstrip("."), records) from None
+            raise _damaged(number, str(error).rstrip("."), records) from None
         if rounds is not None and record["round"] >= rounds:
             break
         while records and records[-1]["round"] >= record["round"]:
             records.pop()
             hashes.pop()
         if chained and given != _hash(hashes[-1] if hashes else "", body):
-            raise DamagedLineError(number, "it does not fit the hash at its end and the line before it", records)
+            raise _damaged(number, "it does not fit the hash at its end and the line before it", records)
         records.append(record)
         hashes.append(given)
     return records, hashes
+
+
+def _damaged(number: int, why: str, before: Sequence[Record]) -> DamagedError:
+    """The error of a line, from 1, that differs from what was written; it states what is intact ``before`` it."""
+    first, last = (before[0]["round"], before[-1]["round"]) if before else (0, -1)
+    intact = f"rounds {first} to {last} are" if first < last else f"round {first} is" if before else "no round is"
+    return DamagedError(f"line {number} is damaged ({why}); {intact} intact", number=number)
 
 
 def parse_lines(text: str) -> tuple[Record, ...]:
@@ -389,7 +381,7 @@ def parse_lines(text: str) -> tuple[Record, ...]:
 
     Raises
     ------
-    DamagedLineError : a line is not what was written.
+    DamagedError : a line is not what was written.
     """
     return tuple(parse(text)[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
@@ -12,14 +11,14 @@ import numpy as np
 
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
-from equipoise.records.meta import REPEATED, TOGETHER, Tuned
+from equipoise.records.meta import LEAK, OF_DATA, REPEATED, TOGETHER, Tuned
 from equipoise.report.document import Measured, mean_of
 from equipoise.report.formatting import brief, number
 from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import Said, plural
+from equipoise.system.text import Said, key_of, plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
@@ -39,9 +38,6 @@ NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `-
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
 AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
 FEW: Final = 5  # clients: a correlation of fewer is unreliable
-LEAK: Final = re.compile(
-    r"data: ((?>.*?: the columns? ).+ tells?(?:, each alone,)? the (?:class|number to predict)\b.*)"
-)
 
 
 def of_runs(runs: Runs) -> Iterator[str]:
@@ -75,14 +71,14 @@ def of_runs(runs: Runs) -> Iterator[str]:
 
 def leaks(histories: Iterable[History]) -> list[str]:
     """Columns of the user's data that give the label away, each once, as the header of a run states them."""
-    lines = (LEAK.fullmatch(str(line)) for run in histories for line in run.meta.get("header") or ())
-    return list(dict.fromkeys(line[1] for line in lines if line))
+    lines = (line for run in histories for line in run.meta.get("header") or () if key_of(line) == LEAK)
+    return list(dict.fromkeys(line.removeprefix(OF_DATA) for line in lines))
 
 
 def repeated(histories: Iterable[History]) -> list[str]:
     """That rows are not independent, where some are of one person."""
-    stated = {text for run in histories for text in run.meta.get("header") or ()}
-    return [str(text) for text in (REPEATED, TOGETHER) if text in stated][:1]
+    stated = {key_of(line): line for run in histories for line in run.meta.get("header") or ()}
+    return [stated[text.key] for text in (REPEATED, TOGETHER) if text.key in stated][:1]
 
 
 def _each(runs: Runs) -> Iterator[tuple[str, History]]:

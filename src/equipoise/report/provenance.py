@@ -9,12 +9,13 @@ from itertools import groupby
 from typing import Final
 
 from equipoise.core.settings import RunSettings, Settings
-from equipoise.metrics.groups import BEGINS
+from equipoise.metrics.groups import POSITIVE_CLASS
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import Content
 from equipoise.system.environment import kind, versions as installed_versions
 from equipoise.system.grouping import grouped
+from equipoise.system.text import key_of
 
 SOURCE, COMMIT = "source of Equipoise", "git commit"
 _READ: Final = ("true", "false", "none", "inf")  # words that the command line reads as other values
@@ -172,8 +173,8 @@ def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
     runs: dict[tuple[str, ...], list[str]] = {}
     for run in histories:
         about = "" if run.positive is None else run.positive.sentence  # which the report may have chosen
-        written = (str(line) for line in run.meta.get("header") or ())
-        lines = (*(about if about and line.startswith(BEGINS) else line for line in written), *_away(run))
+        written = run.meta.get("header") or ()
+        lines = (*(about if about and key_of(line) == POSITIVE_CLASS else line for line in written), *_away(run))
         if lines:
             runs.setdefault(lines, []).append(run.label)
     everyone = len(runs) == 1

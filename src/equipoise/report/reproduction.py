@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,8 +38,6 @@ AVERAGED = "of the last five rounds that were evaluated, in percent"
 LAST = "of the last round that was evaluated, in percent"
 LAST_20 = "mean over the last 20 rounds in which clients were evaluated, or all if fewer"
 BEST = "in the best of all rounds, chosen by the test data, so that nobody could have stopped there"
-CORRELATED = "100 times the correlation"
-CORRELATION = f"{CORRELATED}, in the last round that was evaluated"
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,11 @@ def _of_clients(key: str, measured: str = LAST, over: int | None = None) -> Stat
         number: float | None = (history.summary(over or last)["collaboration"] or {}).get(key)
         return number
 
-    return Statistic(compute, measured, measured.startswith(CORRELATED))
+    return Statistic(compute, measured)
+
+
+def _correlation(key: str, when: str = "in the last round that was evaluated", over: int | None = None) -> Statistic:
+    return replace(_of_clients(key, f"100 times the correlation, {when}", over), correlates=True)
 
 
 def _mean_client(history: "History", last: int, measure: str) -> float | None:
@@ -92,11 +94,11 @@ STATISTICS: "Mapping[str, Statistic]" = {  # what columns of an experiment's fil
     **{column.key: _of_groups(column.key) for column in GROUPS},
     "last": _of_groups("last", LAST),
     "best": _of_groups("best", "of the best of all rounds by the test data, in percent"),
-    "fairness": _of_clients("fairness", CORRELATION),
-    "spearman": _of_clients("spearman", CORRELATION),
+    "fairness": _correlation("fairness"),
+    "spearman": _correlation("spearman"),
     **{key: _of_clients(key) for key in ("max", "min", "mean")},
-    "fairness_last20": _of_clients("fairness_mean", f"{CORRELATED}, {LAST_20}", 20),
-    "fairness_best": _of_clients("fairness_oracle", f"{CORRELATED}, {BEST}"),
+    "fairness_last20": _correlation("fairness_mean", LAST_20, 20),
+    "fairness_best": _correlation("fairness_oracle", BEST),
     "max_last20": _of_clients("max_mean", f"{LAST_20}, in percent", 20),
     "max_best": _of_clients("max_oracle", f"{BEST}, in percent"),
     "mean_client": Statistic(_mean_client, LAST),

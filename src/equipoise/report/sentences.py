@@ -16,7 +16,7 @@ from equipoise.report.rates import FEW, changes, few_people, missed
 from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import Said, plural
+from equipoise.system.text import Said, key_of, plural
 
 
 def caption(comparison: content.OfMeasure) -> str:
@@ -829,15 +829,15 @@ def drawn(histories: Sequence[History]) -> str:
         return ""  # of one seed it is not known
     own = all(config.get("scenario") == "own" for config in configs)
     if own and len(contents) > 1:  # of all samples: a function of the user's that takes the seed
-        return "the data"
+        return Said("the data", "data")
     divided = any((config.get("scenario_options") or {}).get("clients") for config in configs)
-    return "which samples are for testing" if own and not divided else "the draw of the data"
+    return "which samples are for testing" if own and not divided else Said("the draw of the data", "data")
 
 
 def other_clients(histories: Sequence[History]) -> list[str]:
     """A sentence for tables with a row per client, where a client has other samples with each seed."""
     changed = drawn(histories) if len({history.seed for history in histories}) > 1 else ""
-    if changed not in ("the data", "the draw of the data"):
+    if key_of(changed) != "data":
         return []
     return [f"Seeds change {changed}: under one name a client has other samples with each."]
 

@@ -30,7 +30,7 @@ from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
 from equipoise.system.seals import open_json, open_toml, sealed_json
 from equipoise.system.suggestions import unknown
@@ -77,10 +77,6 @@ class Suite(Strict):
         return Budget(draws=self.draws, by=self.by, validation=self.validation)
 
 
-class SuiteError(ExpectedError):
-    """A suite that does not exist, or whose file is not right."""
-
-
 def suites() -> list[str]:
     """The suites that come with the library."""
     return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
@@ -91,12 +87,12 @@ def read_suite(name: str) -> Suite:
 
     Raises
     ------
-    SuiteError : naming the file, the entry, what was expected and what was found.
+    RunError : naming the file, the entry, what was expected and what was found.
     RunError : it names code or addresses, and the user has not agreed to these.
     """
     own = name.endswith(".toml")
     if not own and name not in suites():
-        raise SuiteError(f"{unknown('suite', name, suites())} Or give the path of your own, which ends in .toml.")
+        raise RunError(f"{unknown('suite', name, suites())} Or give the path of your own, which ends in .toml.")
     text, content = "", dict[str, Any]()
     try:
         read = read_regular(Path(name), ANYWHERE) if own else (FOLDER / f"{name}.toml").read_bytes()
@@ -114,54 +110,54 @@ def read_suite(name: str) -> Suite:
         outside = [
             _place(*_key(content, fault["loc"])) for fault in error.errors() if fault["type"] == "extra_forbidden"
         ]
-        raise SuiteError(f"{name}: {faults(Suite, error)}{' '.join(['', *filter(None, outside)])}") from None
+        raise RunError(f"{name}: {faults(Suite, error)}{' '.join(['', *filter(None, outside)])}") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         advice = f"Give the path of a TOML file, or one of {', '.join(suites())}"
         if re.search(r"^[ \t]*\[\s*scenario\s*\]", text, re.MULTILINE):
             advice = "Begin each scenario with [[scenario]], in two brackets"
-        raise SuiteError(f"{name} cannot be read: {why}. {advice}.") from None
+        raise RunError(f"{name} cannot be read: {why}. {advice}.") from None
     names = [part.name for part in suite.scenario]
     if twice := [method for method in suite.methods if suite.methods.count(method) > 1]:
-        raise SuiteError(f"{name}: methods: {twice[0]} is given twice. Name each once.")
+        raise RunError(f"{name}: methods: {twice[0]} is given twice. Name each once.")
     described, plain = dict[str, scenarios.Description](), dict[str, RunConfig]()
     for part in suite.scenario:
         if runs.slug(part.name) != part.name or not part.name.strip(".") or part.name in WRITTEN:
-            raise SuiteError(
+            raise RunError(
                 f"{name}: scenario {part.name!r}: its name is that of a folder, so it may hold letters, digits and . _ + = - only, "
                 f"for example {runs.slug(part.name).strip('.') or 'mine'!r}, and is none of {', '.join(WRITTEN)}."
             )
         if part.scenario not in SCENARIOS:
-            raise SuiteError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
+            raise RunError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
         options = SCENARIOS[part.scenario].options
         for table, keys in (("train", SETTABLE), ("options", options)):
             if wrong := [key for key in getattr(part, table) if key not in keys]:
                 problem = f"{unknown('key', wrong[0], sorted(keys))} {_place(wrong[0], options)}".strip()
-                raise SuiteError(f"{name}: scenario {part.name}: {table}: {problem}")
+                raise RunError(f"{name}: scenario {part.name}: {table}: {problem}")
         if part.data is None and _lacks_data(part):
             what = ", ".join(SCENARIOS[part.scenario].reads)
             example = "table.csv" if part.scenario == "own" else "data"
-            raise SuiteError(
+            raise RunError(
                 f'{name}: scenario {part.name} reads {what}: state where the files are, data = "{example}" for example.'
             )
         try:
             described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
             plain[part.name] = _plain(part)
         except ValueError as error:
-            raise SuiteError(f"{name}: scenario {part.name}: {error}") from None
+            raise RunError(f"{name}: scenario {part.name}: {error}") from None
         if kind_of(described[part.name].task) == REGRESSION:
-            raise SuiteError(
+            raise RunError(
                 f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
             )
         if wrong := [method for method in part.skip if method not in suite.methods]:
-            raise SuiteError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
+            raise RunError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
         if suite.methods[0] in part.skip:
-            raise SuiteError(
+            raise RunError(
                 f"{name}: scenario {part.name}: skip: all methods are compared with the first, {suite.methods[0]}. "
                 "Do not skip it: leave the scenario out, or put another method first."
             )
         if names.count(part.name) > 1:
-            raise SuiteError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
+            raise RunError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
     try:
         runs.distinct(suite.methods)
         parsed = {method: parse(method) for method in suite.methods}
@@ -169,7 +165,7 @@ def read_suite(name: str) -> Suite:
         for part in suite.scenario if suite.by in choosing.LACKING else ():
             choosing.require_data(suite.by, described[part.name], plain[part.name])
     except ValueError as error:
-        raise SuiteError(f"{name}: {error}") from None
+        raise RunError(f"{name}: {error}") from None
     return suite
 
 
@@ -324,8 +320,7 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
 
     Raises
     ------
-    SuiteError : naming the condition that differs.
-    RunError : a folder of something else.
+    RunError : naming the condition that differs; or a folder of something else.
     """
     path = base / CONDITIONS
     require_own(base, "results of a suite", CONDITIONS, another="Choose another --name")
@@ -336,7 +331,7 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
         now[f"scenario {part.name}"] = part.model_dump(include={"scenario", "options", "train"}) | data
         now |= {f"content of {name} in scenario {part.name}": what for name, what in _contents(part).items()}
     if differences := [text for name, what in now.items() for text in _differences(name, before.get(name, what), what)]:
-        raise SuiteError(f"{base} has results with {'; '.join(differences)}. Choose another --name.")
+        raise RunError(f"{base} has results with {'; '.join(differences)}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
     submitted = [*dict.fromkeys([*before.get(SUBMITTED, []), *methods])]
     write_atomically(path, sealed_json({**before, **now, SUBMITTED: submitted}))
@@ -383,7 +378,7 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
             runs.check_networks([cell.candidates([cell.method]).config(cell.method, {})])
             choosing.check({cell.method: parse(cell.method)}, suite.budget, {})
             usable.append(cell)
-        except (ValueError, TypeError, ExpectedError) as error:
+        except (ValueError, TypeError, RunError) as error:
             cell.fail(str(error), "skipped")
     if not usable:
         return
@@ -398,7 +393,9 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
             folder=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
             **how,
         )
-    except choosing.TrialError as error:
+    except RunError as error:
+        if error.kind != choosing.TRIAL:
+            raise
         for cell in usable[1:] and usable:  # the others are chosen all the same
             _choose(suite, [cell], shard, **how)
         if len(usable) == 1:

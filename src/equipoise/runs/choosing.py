@@ -37,14 +37,11 @@ APART: Final = {  # fields of a configuration that have an entry of their own, o
     "measures", *marked(RunConfig, "machine", "operation", "shown"),
 } - {"positive"}  # fmt: skip
 OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
+TRIAL: Final = "trial"  # kind of errors: a trial failed for another reason than its settings
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 BY_LAST: Final = "settings are chosen by the last rounds, the same for all draws"
 
 Configure = Callable[..., Any]  # of a label, settings by name and a seed
-
-
-class TrialError(RunError):
-    """A trial that failed for another reason than its settings."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +242,7 @@ def choose(
     Raises
     ------
     ValueError : the data are not as the budget needs them.
-    RunError : a directory that holds something else; or a :class:`TrialError`.
+    RunError : a directory that holds something else; or, of the kind :data:`TRIAL`, a trial failed for another reason than its settings.
     """
     methods, rounds, runs_in = subject.methods, subject.rounds, folder or base / TRIALS
     sealed = subject.sealed(budget)
@@ -404,5 +401,5 @@ def _by_trial(outcomes: Sequence[Outcome]) -> dict[Trial, list[Outcome]]:
         errors = [outcome.error for outcome in outcomes if outcome.cell.key.label == label]
         others = [error for error in errors if error is not None and error.kind != SETTINGS]
         if others and (len(others) == len(errors) or CODE in [error.kind for error in others]):
-            raise TrialError(f"{label} cannot be tuned: {others[0]}.")
+            raise RunError(f"{label} cannot be tuned: {others[0]}.", TRIAL)
     return grouped((outcome.cell.key, outcome) for outcome in outcomes)

@@ -37,7 +37,7 @@ from equipoise.federation.method import Method, parse
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import positive_class
-from equipoise.records.meta import Contribution
+from equipoise.records.meta import OF_DATA, Contribution
 from equipoise.records.record import Record
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
@@ -48,7 +48,7 @@ from equipoise.system.files import cache_directory, claimed, locked, read_regula
 from equipoise.system.ranges import marked
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.suggestions import shorten, some
-from equipoise.system.text import plural
+from equipoise.system.text import Said, key_of, plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
@@ -566,7 +566,7 @@ def execute(
 def _describe(config: RunConfig, directory: Path, fed: Federation, data: Scenario, before: str | None) -> None:
     """Write what is trained, on which data and with which versions, into the manifest of a run."""
     header = [*fed.header, f"{plural(config.threads, 'processor thread')}, {config.device}"]
-    header += [f"data: {note}" for note in data.manifest.get("notes", ())]
+    header += [Said(f"{OF_DATA}{note}", key_of(note)) for note in data.manifest.get("notes", ())]
     meta = fed.history.meta
     manifest = {
         **environment(),
@@ -574,6 +574,7 @@ def _describe(config: RunConfig, directory: Path, fed: Federation, data: Scenari
         "contents": unchanged.contents(config, data, before),
         **{key: meta.get(key) for key in MANIFEST if key in meta},
         "header": header,
+        "header_keys": [*map(key_of, header)],
         "holdings": fed.holdings | {"classes": data.manifest.get("classes")},
     }
     if config.data is None:  # there are no examples of the user's files

@@ -22,6 +22,7 @@ from equipoise.metrics.statistics import Direction
 from equipoise.report.reproduction import STATISTICS
 from equipoise.scenarios import SCENARIOS
 from equipoise.system import trust
+from equipoise.system.errors import InputError
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
@@ -233,10 +234,6 @@ class PaperExperiment(Strict):
         return [row for row in self.row if not row.parts or part.name in row.parts]
 
 
-class ExperimentError(ValueError):
-    """An experiment that is not there, or whose file is not right."""
-
-
 def experiment_names() -> list[str]:
     """The experiments that come with the library, such as ``fedheal/table2``."""
     papers = sorted((p for p in FOLDER.iterdir() if p.is_dir()), key=lambda p: p.name)
@@ -253,16 +250,16 @@ def experiment_file(name: str) -> Traversable:
 
     Raises
     ------
-    ExperimentError : there is none of that name.
+    InputError : there is none of that name.
     """
     if name.endswith(".toml"):
         if not Path(name).is_file():
-            raise ExperimentError(
+            raise InputError(
                 f"{name}: there is no such file. Give an experiment's name ({', '.join(experiment_names()[:3])}, ...) or its file."
             )
         return Path(name)
     if name not in experiment_names():
-        raise ExperimentError(unknown("experiment", name, experiment_names()))
+        raise InputError(unknown("experiment", name, experiment_names()))
     paper, item = name.split("/")
     return FOLDER / paper / f"{item}.toml"
 
@@ -294,12 +291,12 @@ def read_experiment(name: str) -> PaperExperiment:
 
     Raises
     ------
-    ExperimentError : naming the file, the entry, what was expected and what was found.
+    InputError : naming the file, the entry, what was expected and what was found.
     """
     try:
         experiment = PaperExperiment(**_written(name))
     except ValidationError as error:
-        raise ExperimentError(f"{name}: {faults(PaperExperiment, error)}") from None
+        raise InputError(f"{name}: {faults(PaperExperiment, error)}") from None
     _check(name, experiment)
     return experiment
 
@@ -310,17 +307,17 @@ def _written(name: str) -> dict[str, Any]:
     try:
         own = open_toml(file.read_bytes().decode())
     except UnicodeDecodeError as error:
-        raise ExperimentError(f"{name}: expected text in UTF-8; found {error.reason} at byte {error.start}.") from None
+        raise InputError(f"{name}: expected text in UTF-8; found {error.reason} at byte {error.start}.") from None
     except ValueError as error:
-        raise ExperimentError(f"{file.name}: {str(error).rstrip('.')}.") from None
+        raise InputError(f"{file.name}: {str(error).rstrip('.')}.") from None
     if name.endswith(".toml"):
         trust.require_file(Path(name), own)
     like, shared = own.pop("like", None), {kind: own.pop(f"{kind}s", {}) for kind in ("part", "row")}
     for kind, table in shared.items():
         if not isinstance(table, dict):
-            raise ExperimentError(f"{name}: {kind}s: expected a table of what all {kind}s share; found {table!r}.")
+            raise InputError(f"{name}: {kind}s: expected a table of what all {kind}s share; found {table!r}.")
     if like is not None and like not in experiment_names():
-        raise ExperimentError(f"{name}: like: {unknown('experiment', str(like), experiment_names())}")
+        raise InputError(f"{name}: like: {unknown('experiment', str(like), experiment_names())}")
     other = {} if like is None else {key: value for key, value in _written(like).items() if key in INHERITED}
     if "columns" in own:  # the other's parts show columns that this file does not have
         other.pop("beside", None)
@@ -338,7 +335,7 @@ def _written(name: str) -> dict[str, Any]:
         for entry in entries if like is not None else ():
             # else a row would be FedAvg by another name
             if not entry.keys() & NEEDED and entry.get(key) not in inherited:
-                raise ExperimentError(f"{name}: like {like}: {unknown(kind, entry.get(key), inherited)}")
+                raise InputError(f"{name}: like {like}: {unknown(kind, entry.get(key), inherited)}")
         own[kind] = [_completed(e, inherited.get(str(e.get(key)), {}), last.get(kind, {})) for e in entries]
     return other | own
 
@@ -364,7 +361,7 @@ def _check(name: str, experiment: PaperExperiment) -> None:
     """Require names of their own, and columns and parts that exist."""
     for wrong in (_wrong_names, _wrong_settings, _wrong_columns, _wrong_choices, _wrong_claims):
         for problem in wrong(experiment):
-            raise ExperimentError(f"{name}: {problem}")
+            raise InputError(f"{name}: {problem}")
 
 
 def _wrong_names(experiment: PaperExperiment) -> Iterator[str]:

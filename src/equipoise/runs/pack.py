@@ -33,7 +33,6 @@ from equipoise.runs.plan import Cell, run as run_cells, train
 from equipoise.runs.tuning import TUNING
 from equipoise.system import own_code, places, trust
 from equipoise.system.environment import environment, kind, machine, source
-from equipoise.system.errors import ExpectedError
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
 from equipoise.system.seals import open_json, sealed_json, sealed_text, typed
 from equipoise.system.tree import flatten
@@ -63,10 +62,6 @@ for run in {runs}; do
     equipoise resume --trust "again/$run" ${{DATA:+--data "$DATA"}}
 done
 """
-
-
-class PackError(ExpectedError):
-    """A file that is no pack of runs, or was changed."""
 
 
 # making one
@@ -300,21 +295,21 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     anything can go wrong: no more is read than is listed.
     """
     if path.is_dir():
-        raise PackError(
+        raise RunError(
             f"{path} is a directory, and a pack is one file. Make it first: equipoise pack {shlex.quote(str(path))}"
         )
     try:
         with zipfile.ZipFile(path) as file:
             entries = file.infolist()
             if len(entries) > MOST or len({entry.filename for entry in entries}) < len(entries):
-                raise PackError(f"{path} holds too many files, or two of one name. It was not made by equipoise pack.")
+                raise RunError(f"{path} holds too many files, or two of one name. It was not made by equipoise pack.")
             check_zip(file, 0)  # its parts are unpacked a piece at a time
             about = _listed(path, file)
             faults = [fault for entry in entries if (fault := _fault(entry, about["files"]))]
             faults += [f"{name} is missing" for name in about["files"] if name not in {e.filename for e in entries}]
             total = sum(int(listed["bytes"]) for listed in about["files"].values())
             if not faults and total > shutil.disk_usage(folder).free:
-                raise PackError(f"{path} holds {total:,} bytes, more than are free on the disk of {folder}.")
+                raise RunError(f"{path} holds {total:,} bytes, more than are free on the disk of {folder}.")
             for name, listed in about["files"].items() if not faults else ():
                 digest = hashlib.sha256()
                 with file.open(name) as packed:  # which has no more than the size that is listed
@@ -322,18 +317,18 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
                 if digest.hexdigest() != listed["sha256"]:
                     faults.append(f"{name} was changed")
     except FileNotFoundError:
-        raise PackError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
-    except PackError:
+        raise RunError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
+    except RunError:
         raise
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in DAMAGED:
             raise
-        raise PackError(f"{path} is no zip file, or is damaged ({error}). Get it again.") from None
+        raise RunError(f"{path} is no zip file, or is damaged ({error}). Get it again.") from None
     except (ValueError, zlib.error) as error:
-        raise PackError(f"{path} is damaged ({error}). Get it again.") from None
+        raise RunError(f"{path} is damaged ({error}). Get it again.") from None
     if faults:
         more = f", and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
-        raise PackError(f"{path} is not what was packed: {'; '.join(faults[:SHOWN])}{more}. Get it again.")
+        raise RunError(f"{path} is not what was packed: {'; '.join(faults[:SHOWN])}{more}. Get it again.")
     _check_runs(path, folder, about)
     return about
 
@@ -348,15 +343,15 @@ def _pieces(file: IO[bytes], look: Callable[[bytes], None]) -> Iterator[bytes]:
 def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
     """The list of contents."""
     if ABOUT not in file.namelist():
-        raise PackError(f"{path} has no {ABOUT}, so it was not made by equipoise pack.")
+        raise RunError(f"{path} has no {ABOUT}, so it was not made by equipoise pack.")
     with file.open(ABOUT) as packed:
         text = packed.read(LARGEST + 1)
     if len(text) > LARGEST:
-        raise PackError(f"{path}: {ABOUT} is too large. It was not made by equipoise pack.")
+        raise RunError(f"{path}: {ABOUT} is too large. It was not made by equipoise pack.")
     about: dict[str, Any] = open_json(text.decode())
     try:
         if about["format"] != FORMAT:
-            raise PackError(
+            raise RunError(
                 f"{path} has the format {about['format']!r}, and this version of Equipoise reads {FORMAT}. Use the version that its {CONSTRAINTS} names."
             )
         valid = all(isinstance(run["path"], str) for run in about["runs"])
@@ -370,7 +365,7 @@ def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
     except (KeyError, TypeError, AttributeError):
         valid = False
     if not valid:
-        raise PackError(f"{path}: {ABOUT} is not what equipoise pack writes. Get it again.")
+        raise RunError(f"{path}: {ABOUT} is not what equipoise pack writes. Get it again.")
     return about
 
 
@@ -407,14 +402,14 @@ def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
             summary = where / "summary.json"
             kept = typed(dict[str, Any], open_json(summary.read_text(encoding="utf-8")) if summary.exists() else {})
         except (ValueError, OSError) as error:
-            raise PackError(f"{path}: a run in it is damaged: {str(error).replace(f'{folder}/', '')}") from None
+            raise RunError(f"{path}: a run in it is damaged: {str(error).replace(f'{folder}/', '')}") from None
         if not all(hashes) or len(history) != run["rounds"]:
-            raise PackError(f"{path}: the records of {run['path']} are not those that were packed.")
+            raise RunError(f"{path}: the records of {run['path']} are not those that were packed.")
         if unchanged.source(history.meta) != source():  # it may summarise otherwise
             continue
         now = json.loads(json.dumps(history.summary()))
         if other := sorted(key for key in kept.keys() & now.keys() if _text(kept[key]) != _text(now[key])):
-            raise PackError(f"{path}: {run['path']}/summary.json does not follow from its records: {', '.join(other)}.")
+            raise RunError(f"{path}: {run['path']}/summary.json does not follow from its records: {', '.join(other)}.")
 
 
 def _text(value: Any) -> str:
@@ -441,12 +436,12 @@ def rerun(
     """
     repeatable = [run for run in about["runs"] if run["again"]]
     if not repeatable:
-        raise PackError(
+        raise RunError(
             "These runs were made by a program in Python, which is not known here: nothing can be run again."
         )
     lacking = [run["data"]["name"] for run in repeatable if run["data"] and not run["data"]["inside"]]
     if lacking and data is None:
-        raise PackError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
+        raise RunError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
     kept = {f"{run['path']}/{name}" for run in repeatable for name in ("config.toml", MANIFEST)}
     for name, file in about["files"].items():
         if file["kind"] != "run" or name in kept:

@@ -17,7 +17,7 @@ from equipoise.federation.history import History
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig
 from equipoise.runs.status import Watch
-from equipoise.system.errors import SETTINGS, ExpectedError
+from equipoise.system.errors import SETTINGS, RunError
 from equipoise.system.files import open_regular
 from equipoise.system.workers import Processes, Workers, cores
 
@@ -56,7 +56,7 @@ class Outcome:
     """How a cell ended: the error that ended it before its time, if one did, and its history."""
 
     cell: Cell
-    error: ExpectedError | None = None
+    error: RunError | None = None
     trained: History | None = None
 
     @classmethod
@@ -64,7 +64,7 @@ class Outcome:
         """That of a future; any other error is raised."""
         try:
             return cls(cell, trained=future.result())
-        except ExpectedError as error:
+        except RunError as error:
             return cls(cell, error)
 
     @property
@@ -87,7 +87,7 @@ class Here(Executor):
         future: Future[Any] = Future()
         try:
             future.set_result(function(*arguments, **keywords))
-        except ExpectedError as error:
+        except RunError as error:
             if error.kind != SETTINGS:
                 raise
             future.set_exception(error)

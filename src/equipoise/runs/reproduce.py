@@ -20,12 +20,12 @@ from equipoise.federation.method import parse
 from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
 from equipoise.runs.configuration import RunConfig, called, configure
-from equipoise.runs.experiment import ColumnGroup, Condition, ExperimentError, PaperExperiment, Row, read_experiment
+from equipoise.runs.experiment import ColumnGroup, Condition, PaperExperiment, Row, read_experiment
 from equipoise.runs.plan import Cell, How, Outcome, finish
 from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
-from equipoise.system.errors import RunError
+from equipoise.system.errors import InputError, RunError
 from equipoise.system.files import locked
 from equipoise.system.suggestions import unknown
 
@@ -127,7 +127,7 @@ def plan(
 
     Raises
     ------
-    ExperimentError : an unknown part or row, or nothing to run.
+    InputError : an unknown part or row, or nothing to run.
     ValueError : a setting that does not fit.
     """
     experiment = calibrating or read_experiment(name)
@@ -136,7 +136,7 @@ def plan(
     _check_data(experiment, name, data, embedded)
     if quick:
         if (quick_trial := experiment.quick) is None:
-            raise ExperimentError(f"{name} has no quick trial in its file. Give --rounds and --seeds instead.")
+            raise InputError(f"{name} has no quick trial in its file. Give --rounds and --seeds instead.")
         seeds, choices = quick_trial.seeds, {**choices, "rounds": quick_trial.rounds}
     _check_asked(experiment, name, seeds, parts, rows)
     if data is not None and not embedded:
@@ -160,7 +160,7 @@ def plan(
         planned += candidates[part.name, row.name][0].runs
     if not planned:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
-        raise ExperimentError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
+        raise InputError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
     trial = quick or any(run.config.rounds < run.rounds for run in planned)
     reads, first = bool(experiment.reads) and not embedded, None
     if calibrating is None and reads and (calibration := _calibration(experiment, name, planned)):
@@ -178,12 +178,12 @@ def _check_data(experiment: PaperExperiment, name: str, data: str | None, embedd
     """Require that it is said where the data are, of an experiment whose data are not embedded, and only of that."""
     if not experiment.reads:
         if embedded:
-            raise ExperimentError(f"{name}: its data are embedded already. Leave --embedded out.")
+            raise InputError(f"{name}: its data are embedded already. Leave --embedded out.")
         scenarios.folder(experiment.part[0].scenario, data)
     elif not embedded and data is None:
         stands = not all(experiment.left_out(part, embedded=True) for part in experiment.part)
         instead = ", or take the stand-ins that need no download, with --embedded" * stands
-        raise ExperimentError(
+        raise InputError(
             f"{name} trains on the data of the paper ({', '.join(experiment.reads)}): say where they are, with --data DIR{instead}."
         )
 
@@ -194,7 +194,7 @@ def _check_asked(
     """Require parts and rows that there are, and seeds that no trial run takes."""
     choice = experiment.choice
     if choice is not None and seeds and min(choice.seeds) < seeds:
-        raise ExperimentError(
+        raise InputError(
             f"{name}: --seeds {seeds} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
         )
     for what, asked, allowed in (
@@ -203,7 +203,7 @@ def _check_asked(
     ):
         for word in asked:
             if word not in allowed:
-                raise ExperimentError(f"{name}: {unknown(what, word, allowed)}")
+                raise InputError(f"{name}: {unknown(what, word, allowed)}")
 
 
 def _rows(
@@ -247,7 +247,7 @@ def _calibration(
     fixed = [row.name for row in other.row if not row.choose]
     for what, names, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
         if strange := [run for run in names if run not in every]:
-            raise ExperimentError(f"{name}: calibration: {unknown(what, strange[0], every)}")
+            raise InputError(f"{name}: calibration: {unknown(what, strange[0], every)}")
     of_both = of_ours & {p.name for p in other.part if {*by.rows} & {row.name for row in other.of(p)}}
     same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
     update = {"part": same, "divisions": experiment.divisions, "seeds": experiment.seeds}
@@ -273,7 +273,7 @@ def _check_files(name: str, experiment: PaperExperiment, data: str, parts: Seque
     if problems:
         command = shlex.join(["equipoise", "reproduce", name, "--data", data, *whole])
         enough = f"\nOf the experiment there is enough for: `{command}`" * bool(whole)
-        raise ExperimentError("\n".join(problems) + enough)
+        raise InputError("\n".join(problems) + enough)
 
 
 def _cells(
@@ -288,7 +288,7 @@ def _cells(
     options = {**condition.options, **row.options}
     described = scenarios.describe(condition.scenario, data, **options)
     if kind_of(described.task) != CLASSIFICATION:
-        raise ExperimentError(
+        raise InputError(
             f"part {part.name}: {condition.scenario} has numbers to predict, and the tables of experiments are of accuracies, in percent. "
             "Compare methods on it without an experiment: equipoise compare --help."
         )
@@ -311,7 +311,7 @@ def _config(
         network, options = called("network", condition.network, "resnet10(width=64)")
         settings |= {"network": network, "network_options": {**options, **({"weights": weights} if weights else {})}}
     elif weights:
-        raise ExperimentError(
+        raise InputError(
             f"part {part.name}: {condition.scenario} has a network of its own here, which takes no weights, and --weights "
             "would do nothing. Leave it out."
         )

@@ -17,7 +17,7 @@ from equipoise.records.history import LEAST
 from equipoise.records.record import Record
 from equipoise.runs.directory import finished
 from equipoise.system import own_code
-from equipoise.system.errors import FolderError
+from equipoise.system.errors import RunError
 from equipoise.system.files import holder, open_regular, read_regular
 from equipoise.system.seals import open_json, open_toml, read_json
 
@@ -62,7 +62,7 @@ def of_run(directory: Path) -> RunStatus:
     """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
     try:
         return _of_run(directory)
-    except (FolderError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
 
 

@@ -22,7 +22,7 @@ from equipoise.records.directory import ORDER, members
 from equipoise.records.record import parse
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers, part
-from equipoise.system.errors import ExpectedError
+from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular
 from equipoise.system.suggestions import unknown
 
@@ -31,10 +31,6 @@ log = logging.getLogger(__name__)
 PAUSE = 2.0  # seconds between looks at the records of runs that train
 PATIENCE = 120.0  # seconds that a tracker has for the last records
 QUICK = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}  # where the user chose none
-
-
-class TrackingError(ExpectedError):
-    """A tracker that does not take what is sent."""
 
 
 def chosen(to: str) -> tuple[str, str]:
@@ -153,7 +149,7 @@ def track(path: str | Path, to: str) -> int:
     Raises
     ------
     ValueError : no run there, or an unknown tracker.
-    TrackingError : the tracker does not answer, or refuses.
+    RunError : the tracker does not answer, or refuses.
     """
     follower = Follower(Path(path), to)
     if not any(_reached(run)[0] for run in members(Path(path))):
@@ -165,7 +161,7 @@ def track(path: str | Path, to: str) -> int:
             follower.look()
             follower.close()
     except Exception as error:  # of another library, whatever it raises
-        raise TrackingError(f"{to} did not take the records of {path}: {_short(error)}") from error
+        raise RunError(f"{to} did not take the records of {path}: {_short(error)}") from error
     return sum(follower.sent.values())
 
 

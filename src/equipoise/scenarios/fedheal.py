@@ -190,7 +190,7 @@ def _without(name: str, data: Path | None, chosen: Sequence[str], *read: str) ->
     try:
         yield
     except DataError as error:
-        lost = {*read, *getattr(error, "lost", ())}
+        lost = {*read, *error.fields.get("lost", ())}
         rest = "+".join(domain for domain in chosen if domain not in lost)
         if not rest:
             raise

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.privacy.differences import exposed
 from equipoise.system import tensor_files
+from equipoise.system.errors import DamagedError
 from equipoise.system.files import locked, make_private
 from equipoise.system.places import own_state
 
@@ -62,7 +63,7 @@ def require_apart(
                 past = tensor_files.read(path)
                 earlier.append(dict(zip(past["rows"].tolist(), past["people"].tolist(), strict=True)))
                 rows = _matched(rows, cells, past["rows"].numpy(), {name: x.numpy() for name, x in past.items()})
-            except (tensor_files.DamagedError, KeyError) as error:
+            except (DamagedError, KeyError) as error:
                 raise DataError(
                     f"{path} is damaged ({error}). Put a copy back, or delete it if its sums were never sent."
                 ) from None

@@ -101,7 +101,7 @@ def require(data: Path | None, wanted: Mapping[str, Iterable[str]]) -> None:
 
     Raises
     ------
-    MissingError : some are missing; names those of all sets.
+    DataError : some are missing; names those of all sets.
     """
     if data is not None:
         catalog.require(data, wanted)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import Generator, RandomState
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.system.errors import InputError
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
 
@@ -16,18 +17,11 @@ Shares = NDArray[np.float64]
 Owned = tuple[Indices, Indices]  # samples in the order in which they were dealt [n], and whose each is [n]
 Draw = Callable[[Any], Owned]  # by a generator
 
+UNMET = "unmet"  # kind of errors: no partition meets the request
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
 EXPONENT = 1.65911332899  # of POW, as released by CFFL
 RECIPES = ("released", "exact")  # of the sizes of POW
 PILOT, HOPELESS = 20, 15  # if each of the first draws leaves this many clients short, thousands of draws will too
-
-
-class UnmetError(ValueError):
-    """No partition meets the request; ``fault`` states why, and what to do, without the name of the partition."""
-
-    def __init__(self, partition: str, fault: str) -> None:
-        self.fault = fault
-        super().__init__(f"{partition}: {fault}")
 
 
 @contextmanager
@@ -36,12 +30,19 @@ def errors_of(scenario: str) -> Iterator[None]:
 
     Raises
     ------
-    ValueError : instead of :class:`UnmetError`.
+    ValueError : instead of an error of the kind :data:`UNMET`.
     """
     try:
         yield
-    except UnmetError as error:
-        raise ValueError(f"{scenario}: {error.fault}") from None
+    except InputError as error:
+        if error.kind != UNMET:
+            raise
+        raise ValueError(f"{scenario}: {error.fields['fault']}") from None
+
+
+def _unmet(partition: str, fault: str) -> InputError:
+    """The error that no partition meets the request; ``fault`` states why, and what to do, without the name of the partition."""
+    return InputError(f"{partition}: {fault}", UNMET, fault=fault)
 
 
 def iid(n: int, clients: int, seed: int) -> list[list[int]]:
@@ -86,7 +87,7 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
     numbers, sizes = np.unique(domain_of, return_counts=True)
     if clients_per_domain < 1 or not sizes.size or clients_per_domain > sizes.min():
         most = int(min(sizes, default=0))
-        raise UnmetError(
+        raise _unmet(
             "by_domain",
             f"each client needs at least one sample: expected 1 to {most} clients per domain, found {clients_per_domain}.",
         )
@@ -155,7 +156,7 @@ def domain_samples(
                 f"{d if names is None else names[d]}: expected {least} to {len(order)}, with share={share}. "
                 f"{'Raise' if size < least else 'Lower'} share."
             )
-            raise UnmetError("domain_samples", fault)
+            raise _unmet("domain_samples", fault)
         part = order[:size]
         if cover:
             part = _covering(part, y, rng, order[:0] if overlap else order[size:])
@@ -213,7 +214,7 @@ def dirichlet(
 
     Raises
     ------
-    ValueError if a parameter is out of range. UnmetError if no draw gives every client ``min_size`` samples.
+    ValueError if a parameter is out of range. InputError if no draw gives every client ``min_size`` samples.
     """
     classes = _classes("dirichlet", labels, clients, alpha, seed, min_size, redraws)
     draw = _classwise(classes, clients, alpha, cap)
@@ -353,7 +354,7 @@ def power_sizes(
         sizes = np.diff(ends, prepend=0).tolist()
     if min(sizes) < min_size:
         fault = f"of {clients} clients that share {n} samples one would have {min(sizes)}: expected {min_size} or more."
-        raise UnmetError("power_sizes", f"{fault} Give more samples per client.")
+        raise _unmet("power_sizes", f"{fault} Give more samples per client.")
     return sizes
 
 
@@ -413,7 +414,7 @@ def class_ramp_counts(clients: int, classes: int, m: int) -> list[list[int]]:
     check_whole("class_ramp: m", m, 1)
     if m < classes:
         fault = f"a client needs a sample of each of the {classes} classes: expected {classes} or more, found {m}."
-        raise UnmetError("class_ramp", fault)
+        raise _unmet("class_ramp", fault)
     owned = np.linspace(1, classes, clients).astype(np.int64).tolist()
     return [[m // c] * (c - 1) + [m // c + m % c] + [0] * (classes - c) for c in owned]
 
@@ -457,7 +458,7 @@ def class_ramp(labels: ArrayLike, clients: int, m: int, seed: int, *, replacemen
                     f"client {j + 1} needs {max(needed, 1)} different samples of class {c} (in ascending order), which has "
                     f"{len(pools[c])} left. Take fewer samples per client, or {other}."
                 )
-                raise UnmetError("class_ramp", fault)
+                raise _unmet("class_ramp", fault)
             if replacement:
                 part += rng.choice(pools[c], count - rest).tolist() + pools[c][:rest].tolist()
                 pools[c] = pools[c][rest:]
@@ -503,7 +504,7 @@ def mixtures(
 
     Raises
     ------
-    ValueError if a parameter is out of range. UnmetError if a client is left without samples.
+    ValueError if a parameter is out of range. InputError if a client is left without samples.
     """
     classes = _classes("mixtures", labels, clients, alpha, seed, 1, 1, 2**32 if released else np.inf)
     check_whole("mixtures: patience", patience, 1)
@@ -556,7 +557,7 @@ def holdout(
     size = int(np.rint(fraction * n))
     if not 0 < size < n:
         fault = f"{fraction} of {n} samples, rounded, is {size}: expected 1 to {n - 1}. Give more samples."
-        raise UnmetError("holdout", fault)
+        raise _unmet("holdout", fault)
     rng = _generator("holdout", seed)
     if stratified:
         counts = _largest_remainder(np.array([len(pool) * size / n for pool in pools]), size)
@@ -625,11 +626,11 @@ def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0
 
     Raises
     ------
-    ValueError if a parameter is out of its range. UnmetError if the samples do not suffice.
+    ValueError if a parameter is out of its range. InputError if the samples do not suffice.
     """
     if not 1 <= clients <= n:
         fault = f"each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
-        raise UnmetError(who, fault)
+        raise _unmet(who, fault)
     check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
     check_whole(f"{who}: corrupted", corrupted, 0, clients, ", the number of clients")
     check_whole(f"{who}: min_size", min_size, 0)
@@ -637,7 +638,7 @@ def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0
         fault = (
             f"{clients} clients that share {n} samples have at most {n // clients} each: expected {min_size} or more."
         )
-        raise UnmetError(who, fault)
+        raise _unmet(who, fault)
 
 
 def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
@@ -721,7 +722,7 @@ def _drawn(name: str, draw: Draw, rng: Any, clients: int, alpha: float, min_size
 
     Raises
     ------
-    UnmetError : no draw does.
+    InputError : no draw does.
     """
     fewest_short = clients
     for k in range(redraws):
@@ -736,7 +737,7 @@ def _drawn(name: str, draw: Draw, rng: Any, clients: int, alpha: float, min_size
         f"{len(owner)} samples were never divided among {clients} clients at alpha={alpha} so that each has {min_size} or more: in "
         f"{k + 1} draw{'s' * (k > 0)} {fewest_short} of them or more had fewer. Take fewer clients, or a higher alpha."
     )
-    raise UnmetError(name, fault)
+    raise _unmet(name, fault)
 
 
 def _classes(

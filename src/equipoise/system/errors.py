@@ -1,20 +1,56 @@
-"""Errors that are no defect of the program."""
+"""Errors that are no defect of the program, by whom they concern: a user's input, a run, a site. What is decided by one asks its kind."""
+
+from typing import Any
 
 SETTINGS, CODE = "settings", "code"  # kinds of errors: other hyper-parameters may help, none does
+REFUSED, ABSENT = "refused", "absent"  # of sites: it does not do what it was asked for, it was not asked
 
 
-class ExpectedError(RuntimeError):
-    """What ends a run although the program is right, such as a missed quorum, a damaged checkpoint: its text is one sentence for the user.
+class InputError(ValueError):
+    """What a user gave cannot be used: the text says what was expected, what was found and what to do.
 
-    Its ``kind`` is :data:`SETTINGS` or :data:`CODE`, empty if neither is known.
+    Parameters
+    ----------
+    text : one sentence for the user.
+    kind : what happened, for those who handle it; empty where nobody does.
+    fields : what else they need.
     """
 
-    kind = ""
+    def __init__(self, text: str = "", kind: str = "", **fields: Any) -> None:
+        super().__init__(text)
+        self.kind, self.fields = kind, fields
 
 
-class RunError(ExpectedError):
-    """A run directory that cannot be used."""
+class DamagedError(InputError):
+    """The content of a file is not what was written; of records ``number`` is the line."""
 
 
-class FolderError(ExpectedError):
-    """A file of a folder that is not read: a link leads out of the folder, it is a pipe or a device, or is too large."""
+class RunError(RuntimeError):
+    """What ends a run, or refuses one, although the program is right, such as a missed quorum: its text is one sentence for the user.
+
+    Its ``kind`` is :data:`SETTINGS`, :data:`CODE` or another, for those who handle it; empty where nobody does.
+    """
+
+    def __init__(self, text: str = "", kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class SiteError(RuntimeError):
+    """A site does not do what it was asked for: its text may be sent to the server.
+
+    Parameters
+    ----------
+    text : a sentence without data of the site.
+    sent : what is sent instead, where the text has private numbers.
+    kind : what happened, for those who handle it.
+    """
+
+    def __init__(self, text: str, sent: str = "", kind: str = "") -> None:
+        super().__init__(text)
+        self.sent, self.kind = sent, kind
+
+
+def refusal(text: str, sent: str = "") -> SiteError:
+    """The error of a site that sends nothing of what it was asked for, for a reason that it states; see :class:`SiteError`."""
+    return SiteError(f"refuses: {text}", f"refuses: {sent}" * bool(sent), REFUSED)

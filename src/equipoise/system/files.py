@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from equipoise.system.errors import FolderError, RunError
+from equipoise.system.errors import RunError
 
 PART = ".part"  # ends the name of a file that is being written
 LITTLE = 1 << 24  # bytes that always fit into memory
@@ -75,13 +75,11 @@ def real_path(path: Path, folder: Path) -> Path:
 
     Raises
     ------
-    FolderError : a link leads out of the folder.
+    RunError : a link leads out of the folder.
     """
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(os.path.realpath(folder)):
-        raise FolderError(
-            f"{path} is a link that leads out of {folder}, and is not followed. Put a copy there instead."
-        )
+        raise RunError(f"{path} is a link that leads out of {folder}, and is not followed. Put a copy there instead.")
     return real
 
 
@@ -96,14 +94,14 @@ def open_regular(path: Path, folder: Path | None = None) -> BinaryIO:
     Raises
     ------
     OSError : it does not exist, or may not be read.
-    FolderError : a link leads out of the folder; or it is a pipe or a device.
+    RunError : a link leads out of the folder; or it is a pipe or a device.
     """
     real = real_path(path, folder or path.parent)
     file = open(real, "rb", opener=lambda name, flags: os.open(name, flags | STRAIGHT))  # noqa: SIM115
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
-    raise FolderError(f"{path} is a pipe or a device. Put a file there instead.")
+    raise RunError(f"{path} is a pipe or a device. Put a file there instead.")
 
 
 def read_regular(path: Path, folder: Path | None = None, most: int = MOST) -> bytes:
@@ -111,18 +109,18 @@ def read_regular(path: Path, folder: Path | None = None, most: int = MOST) -> by
 
     Raises
     ------
-    OSError, FolderError : see :func:`open_regular`; or it is larger.
+    OSError, RunError : see :func:`open_regular`; or it is larger.
     """
     with open_regular(path, folder) as file:
         if (size := os.fstat(file.fileno()).st_size) > most:
-            raise FolderError(f"{path} has more than {most:,} bytes, and Equipoise writes none so large. Get it again.")
+            raise RunError(f"{path} has more than {most:,} bytes, and Equipoise writes none so large. Get it again.")
         if size > LITTLE:
             import torch  # here, because it takes a second
 
             from equipoise.system import memory
 
             if size > (free := memory.free(torch.device("cpu")) or size):
-                raise FolderError(f"{path} has {size:,} bytes, and {free:,} of the memory are free. It is damaged.")
+                raise RunError(f"{path} has {size:,} bytes, and {free:,} of the memory are free. It is damaged.")
         return file.read()
 
 
@@ -255,10 +253,10 @@ def holder(path: Path) -> str | None:
 def _require_alone(path: Path) -> None:
     """Require that a file that is changed where it lies has no other name, in a folder that others have not made."""
     if path.stat().st_nlink > 1 and not path.is_dir():
-        raise FolderError(f"{path} is also another file (a hard link), which would change with it. Put a copy there.")
+        raise RunError(f"{path} is also another file (a hard link), which would change with it. Put a copy there.")
 
 
 def _holder(path: Path) -> str:
-    with contextlib.suppress(OSError, FolderError):
+    with contextlib.suppress(OSError, RunError):
         return read_regular(path, most=20).decode().strip() or "unknown"
     return "unknown"

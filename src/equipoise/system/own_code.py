@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, cast
 
+from equipoise.system.errors import InputError
 from equipoise.system.suggestions import near
 
 # A reference begins at the start of a text or after + , or a blank, and is a path with a slash, a dot or both, a colon, a name.
@@ -22,10 +23,6 @@ NAME = re.compile(r":([A-Za-z_]\w*)(?![\w/])")
 PATH = re.compile(r"(?<![^+,\s])(?:~|\.{0,2}/)")  # begins one that may hold any sign but a colon
 PLAIN = re.compile(r"(?<![^+,\s])[^+,():=\s]")  # begins one without brackets, = + and ,
 PREFIX = "own_code_"  # of the names of modules that were made of files
-
-
-class OwnCodeError(ValueError):
-    """Code of the user's own that is not there, cannot be imported, or is not what was asked for."""
 
 
 def references(text: str) -> Iterator[tuple[int, int, str, str]]:
@@ -117,17 +114,17 @@ def load(reference: str) -> Any:
 
     Raises
     ------
-    OwnCodeError : there is no such file, module or name, or it cannot be imported, with the reason.
+    InputError : there is no such file, module or name, or it cannot be imported, with the reason.
     """
     begin, end, where, name = next(references(reference.strip()), (1, 0, "", ""))
     if begin or end < len(reference.strip()):
-        raise OwnCodeError(
+        raise InputError(
             f"{reference!r} names no code. Write FILE.py:NAME, or MODULE:NAME with a dot in the module's name."
         )
     module = _module(reference, where)
     if not hasattr(module, name):
         names = [word for word, thing in vars(module).items() if callable(thing) and not word.startswith("_")]
-        raise OwnCodeError(f"{reference}: there is no {name!r} in {where}.{near(name, names)}")
+        raise InputError(f"{reference}: there is no {name!r} in {where}.{near(name, names)}")
     return getattr(module, name)
 
 
@@ -136,11 +133,11 @@ def takes(reference: str) -> list[str]:
 
     Raises
     ------
-    OwnCodeError : it is neither.
+    InputError : it is neither.
     """
     function = load(reference)
     if not callable(function):
-        raise OwnCodeError(f"{reference}: expected a function or a class; found {type(function).__name__}.")
+        raise InputError(f"{reference}: expected a function or a class; found {type(function).__name__}.")
     return list(inspect.signature(function).parameters)
 
 
@@ -149,7 +146,7 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
 
     Raises
     ------
-    OwnCodeError : it cannot be called, or raised an error, with the reason.
+    InputError : it cannot be called, or raised an error, with the reason.
     """
     parameters = takes(reference)
     try:
@@ -157,7 +154,7 @@ def call(what: str, reference: str, given: Mapping[str, Any], options: Mapping[s
     except Exception as error:  # of the user's code
         also = f", and with {', '.join(given)} where its signature has them" * bool(given)
         more = f" It is called with its options{also}, by name." * isinstance(error, TypeError)
-        raise OwnCodeError(f"{what} {reference} failed: {reason(error, reference)}.{more}") from error
+        raise InputError(f"{what} {reference} failed: {reason(error, reference)}.{more}") from error
 
 
 def hashes(*texts: str | None) -> dict[str, str]:
@@ -274,7 +271,7 @@ def run_file(file: str) -> ModuleType:
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise OwnCodeError(f"{file} cannot be read ({error.strerror}). Give the path of a Python file.") from None
+        raise InputError(f"{file} cannot be read ({error.strerror}). Give the path of a Python file.") from None
     name = PREFIX + hashlib.sha256(f"{path}\n".encode() + source).hexdigest()[:16]
     if name not in sys.modules:
         loader = _Uncached(name, str(path))
@@ -285,7 +282,7 @@ def run_file(file: str) -> ModuleType:
         except BaseException as error:
             del sys.modules[name]
             if isinstance(error, Exception | SystemExit):
-                raise OwnCodeError(f"{file} cannot be imported: {reason(error, str(path))}.") from error
+                raise InputError(f"{file} cannot be imported: {reason(error, str(path))}.") from error
             raise
     return sys.modules[name]
 
@@ -300,13 +297,13 @@ class _Uncached(SourceFileLoader):
 def _module(reference: str, where: str) -> ModuleType:
     if is_file(where):
         if not where.endswith(".py"):
-            raise OwnCodeError(f"{reference}: {where} must be a Python file, whose name ends in .py.")
+            raise InputError(f"{reference}: {where} must be a Python file, whose name ends in .py.")
         return run_file(where)
     findable(Path.cwd())
     try:
         return import_module(where)
     except Exception as error:
-        raise OwnCodeError(
+        raise InputError(
             f"{reference}: {where} cannot be imported: {reason(error, where)}. Install it, start where it lies, or give a file: nets.py:build."
         ) from error
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from equipoise.system.errors import RunError
+from equipoise.system.errors import DamagedError, RunError
 from equipoise.system.files import read_regular
 
 CHANGED = "its content is not what was written"
@@ -26,7 +26,8 @@ _DOTTED = re.compile(
     r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+)++"""
 )  # tomllib takes time with the square of a key's parts
 _JSON = re.compile(r'\{\n "seal": "([0-9a-f]{64})",')
-_TEXT = re.compile(r"# sha256 of all that follows, so that a change is found: ([0-9a-f]{64})\n")
+_HEAD = "# sha256 of all that follows, so that a change is found: "
+_TEXT = re.compile(rf"{_HEAD}([0-9a-f]{{64}})\n")
 
 
 def sealed_json(content: Mapping[str, Any]) -> str:
@@ -45,14 +46,14 @@ def open_json(text: str) -> Any:
     if match := _JSON.match(text):
         body = "{" + text[match.end() :]
         if _digest(body) != match[1]:
-            raise ValueError(CHANGED)
+            raise DamagedError(CHANGED)
         return read_json(body)
     try:
         content = read_json(text)
     except json.JSONDecodeError:
-        raise ValueError(CHANGED) from None
+        raise DamagedError(CHANGED) from None
     if isinstance(content, dict) and "seal" in content:
-        raise ValueError(CHANGED)
+        raise DamagedError(CHANGED)
     return content
 
 
@@ -87,7 +88,7 @@ def typed(kind: type[Kind], content: Any) -> Kind:
 
 def sealed_text(text: str) -> str:
     """A text with the hash of it in a first line, which is a comment in TOML."""
-    return f"# sha256 of all that follows, so that a change is found: {_digest(text)}\n{text}"
+    return f"{_HEAD}{_digest(text)}\n{text}"
 
 
 def read_json(text: str) -> Any:
@@ -109,7 +110,7 @@ def open_toml(text: str) -> dict[str, Any]:
     """
     match = _TEXT.match(text)
     if text.startswith("# sha256") and (match is None or _digest(text[match.end() :]) != match[1]):
-        raise ValueError(CHANGED)
+        raise DamagedError(CHANGED)
     if any(key[0].count(".") > 10 * DEEPEST for key in _DOTTED.finditer(text)):
         raise ValueError(DEEP)
     content: dict[str, Any] = _read(text, tomllib.loads)

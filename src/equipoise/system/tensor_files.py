@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from equipoise.system.errors import DamagedError
 from equipoise.system.files import LARGE, read_regular, write_atomically
 
 TYPES = {  # by their names in safetensors
@@ -36,10 +37,6 @@ TYPES = {  # by their names in safetensors
     "C64": torch.complex64,
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
-
-
-class DamagedError(ValueError):
-    """The content of a file is not what was written."""
 
 
 def as_bytes(x: Tensor) -> memoryview:

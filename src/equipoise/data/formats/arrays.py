@@ -38,6 +38,7 @@ from equipoise.data.tables.roles import groups_of, named_columns, read_roles
 from equipoise.data.tables.words import EXACT, Origin
 from equipoise.system import own_code
 from equipoise.system.files import ANYWHERE, open_regular
+from equipoise.system.text import Said, key_of
 
 # Of inputs and labels.
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))
@@ -60,10 +61,7 @@ TEXT = (
     " Networks here take numbers: make them of text in a function of your own, --data my.py:clients. Of names of images make a "
     "table with the columns path, label and client."
 )
-
-
-class PickledError(DataError):
-    """An array holds Python objects."""
+PICKLED = "pickled"  # kind of errors: an array holds Python objects
 
 
 def npz(path: Path, columns: Columns) -> UserData:
@@ -92,9 +90,10 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
         raise
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, ValueError) and "pickle" in str(error).lower():
-            raise PickledError(
+            raise DataError(
                 f"{path}: an array holds Python objects, which are not read because they could run code. "
-                "Save numbers, or text as np.array(list_of_words)."
+                "Save numbers, or text as np.array(list_of_words).",
+                PICKLED,
             ) from None
         raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
 
@@ -281,7 +280,7 @@ def of_function(reference: str, columns: Columns, seed: int) -> UserData:
 
     Raises
     ------
-    OwnCodeError : the function is not there, or fails. DataError : it returns something else.
+    InputError : the function is not there, or fails. DataError : it returns something else.
     """
     returned = own_code.call("data", reference, {"seed": seed}, {})
     if isinstance(returned, Mapping) and {"x", "y"} <= returned.keys():
@@ -351,7 +350,9 @@ def of_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData
     for path in files:
         try:
             arrays = opened(path)
-        except PickledError:
+        except DataError as error:
+            if error.kind != PICKLED:
+                raise
             raise DataError(_conversion(folder, path)) from None
         named = [
             column([*arrays], asked, usual, path.name) for asked, usual in ((columns.image, "x"), (columns.label, "y"))
@@ -511,7 +512,7 @@ def of_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -
         each = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
         problems.append(f"samples must have one shape, found {each}.")
     if problems:
-        raise DataError(together(path, problems) + TEXT * any("x holds text" in problem for problem in problems))
+        raise DataError(together(path, problems) + TEXT * ("text" in map(key_of, problems)))
     arrays = of_clients(users)
     own, files_ = of_arrays(path, arrays, columns, of_files_read(every)), f"{len(every)} file{'s' * (len(every) > 1)}"
     return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
@@ -537,7 +538,7 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
     for (user, x, y), count in zip(pairs, counts, strict=True):
         samples = _samples(x, y, count)
         if isinstance(samples, str):
-            problems.append(f"{file.name}, user {user}: {samples}.")
+            problems.append(Said(f"{file.name}, user {user}: {samples}.", key_of(samples)))
         else:
             yield user, samples, np.array([str(int(k)) if isinstance(k, bool) else str(k) for k in y], object)
 
@@ -553,7 +554,7 @@ def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:
         return f"a label is {str(strange[0])[:40]}, expected a word or a number"
     samples = _numbers(x)
     if isinstance(samples, str):
-        return f"x holds text ({samples[:40]!r})"
+        return Said(f"x holds text ({samples[:40]!r})", "text")
     return "samples have different lengths, or are no numbers" if samples is None else samples
 
 

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from equipoise.data.contents import Contents
-from equipoise.data.locations import Files, MissingError, digest, existing, find, holds, plain, where_from
+from equipoise.data.contents import Contents, DataError
+from equipoise.data.locations import MISSING, Files, digest, existing, find, holds, plain, where_from
 from equipoise.data.sets import cifar, class_folders, idx, isic, mat, retina, rsna, sslfl, usps
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
@@ -366,9 +366,10 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
             usual = [" or ".join(places if alone or not data_set(name).needs else places[:1]) for places in missing]
             said.append(f"{name}: expected {some(usual)}")
         astray = [text for name in lost if (text := data_set(name).astray(root))]
-        raise MissingError(
+        raise DataError(
             " ".join([f"{'; '.join(said)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)]),
-            [word for name, missing in lost.items() for word in (name, *missing.values())],
+            MISSING,
+            lost=[word for name, missing in lost.items() for word in (name, *missing.values())],
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from equipoise.data.contents import DataError
-from equipoise.data.locations import MissingError
+from equipoise.data.locations import MISSING
 from equipoise.data.memory_mapped import labels
 from equipoise.data.sets import catalog
 from equipoise.data.sets.catalog import Count
@@ -94,7 +94,7 @@ def _findings(name: str, entry: catalog.DataSet, root: Path) -> Iterator[SplitCh
         try:
             contents = catalog.read(name, root, split)
         except (DataError, OSError, ImportError) as error:
-            present = not isinstance(error, MissingError)
+            present = getattr(error, "kind", "") != MISSING
             yield SplitCheck(split, entry.classes, None, published, needed, present, str(error))
             continue
         counts = torch.bincount(labels(contents.data), minlength=len(contents.classes)).tolist()

@@ -17,10 +17,6 @@ TIMEOUT = 60.0  # seconds without a byte
 HEADERS = {"User-Agent": "equipoise", "Accept-Encoding": "identity"}  # the file as it is published, not packed again
 
 
-class FetchError(OSError):
-    """An address that does not answer, or answers with something else than the published file."""
-
-
 @dataclass(frozen=True)
 class Address:
     """Where a file can be had, and which.
@@ -62,7 +58,7 @@ def fetch(address: Address, root: Path, on_bytes: Callable[[int], object] = int)
 
     Raises
     ------
-    FetchError : no answer, one that ends too early, or another file than the published one; nothing of it is kept.
+    OSError : no answer, one that ends too early, or another file than the published one; nothing of it is kept.
     FileExistsError : another file is in its place.
     OSError : the folder cannot be written, or is full.
     """
@@ -120,14 +116,14 @@ def _fetch(address: Address, path: Path, on_bytes: Callable[[int], object]) -> N
             made = pooch.retrieve(address.url, f"md5:{address.md5}", path.name, part, downloader=load)
             Path(made).replace(path)
     except requests.HTTPError as error:
-        raise FetchError(f"{address.url}: the server answered {str(error).partition(' for url')[0]}") from None
+        raise OSError(f"{address.url}: the server answered {str(error).partition(' for url')[0]}") from None
     except requests.RequestException as error:
-        raise FetchError(
+        raise OSError(
             f"{address.url}: cannot be fetched, or not to its end ({error}). Nothing of it was kept"
         ) from None
     except ValueError as error:  # too long, or another checksum
         reason = str(error).split(". ")[0]
-        raise FetchError(
+        raise OSError(
             f"{address.url}: gave another file than the published one ({reason}). Nothing of it was kept"
         ) from None
 
@@ -146,7 +142,7 @@ def _unpack(archive: Path, names: tuple[str, ...]) -> None:
             for name in names:
                 source = tar.extractfile(name)
                 if source is None:
-                    raise FetchError(f"{archive}: {name} is no file in it")
+                    raise OSError(f"{archive}: {name} is no file in it")
                 with source, (inside / Path(name).name).open("wb") as file:
                     shutil.copyfileobj(source, file)
         inside.replace(folder)

@@ -14,7 +14,9 @@ from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData, listed, option
 from equipoise.data.tables.schema import CATEGORY, NUMBER
 from equipoise.data.tables.words import EXACT
+from equipoise.records.meta import LEAK
 from equipoise.system.grouping import grouped
+from equipoise.system.text import Said
 
 INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
@@ -57,11 +59,8 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     y = own.targets if own.regression else np.unique(np.array(own.label, object), return_inverse=True)[1]
     people = [] if columns.subject else [k for k in people_in(x, names) if names[k] not in columns.keep]
     if telling := [k for k in (follows if own.regression else tells)(x, y) if k not in people]:
-        yield said(
-            telling,
-            ("tells", "tell, each alone,"),
-            f"the {what}{part} of all {len(x):,} samples. If made from the {what}, or known only after it",
-        )
+        words = f"the {what}{part} of all {len(x):,} samples. If made from the {what}, or known only after it"
+        yield Said(said(telling, ("tells", "tell, each alone,"), words), LEAK)
     for name in (names[k] for k in people):
         yield (
             f"{source}: the column {name} may name people, who have several rows, and a model learns them by heart. If so, keep the rows of each "

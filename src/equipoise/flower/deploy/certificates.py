@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from equipoise.system.errors import InputError
 from equipoise.system.files import PRIVATE, make_private, open_new, open_to_others
 
 try:
@@ -32,10 +33,6 @@ CA_DAYS = 3650  # an authority outlives the server certificates it signs
 HOSTS = ("localhost", "127.0.0.1")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TAKEN = ("superlink", "server", "run", "ca")  # names of files and services beside those of sites
-
-
-class CertificateError(ValueError):
-    """A certificate or key that cannot be made, read or used."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +59,16 @@ def site_names(sites: int | Sequence[str]) -> tuple[str, ...]:
 
     Raises
     ------
-    CertificateError : a name that is no plain file name, taken, or there twice.
+    InputError : a name that is no plain file name, taken, or there twice.
     """
     names = tuple(f"site-{k}" for k in range(sites)) if isinstance(sites, int) else tuple(sites)
     for name in names:
         if not NAME.fullmatch(name) or name in TAKEN or name.endswith((".pub", ".crt", ".key", ".pem")):
-            raise CertificateError(
+            raise InputError(
                 f"{name!r} cannot name a site: use letters, digits and . _ - only, at most 64, and not {', '.join(TAKEN)}."
             )
     if len(set(names)) < len(names):
-        raise CertificateError(f"Every site needs a different name; found {', '.join(names)}.")
+        raise InputError(f"Every site needs a different name; found {', '.join(names)}.")
     return names
 
 
@@ -96,21 +93,21 @@ def make_certificates(
 
     Raises
     ------
-    CertificateError : a file is there already (nothing is ever overwritten), or a name, host or number is out of range.
+    InputError : a file is there already (nothing is ever overwritten), or a name, host or number is out of range.
     """
     base, kept = Path(directory), dict[Path, Path]()
     if renew:
         if missing := [name for name in ("server.pem", "server.key", "ca.crt", "ca.key") if not (base / name).exists()]:
-            raise CertificateError(
+            raise InputError(
                 f"{base} holds no {', no '.join(missing)}, and renewing needs it. Bring ca.key from where it is kept offline, and take it away afterwards."
             )
         old = inspect(base / "server.pem")
         hosts = hosts or old.hosts
         kept = {base / f"server{end}": base / f"server-{old.begins:%Y%m%d-%H%M%S}{end}" for end in (".pem", ".key")}
     if not 1 <= days <= CA_DAYS:
-        raise CertificateError(f"days must be in 1..{CA_DAYS}; found {days}.")
+        raise InputError(f"days must be in 1..{CA_DAYS}; found {days}.")
     if not hosts and not sites:
-        raise CertificateError("There is nothing to make: give hosts of the server, or names of sites.")
+        raise InputError("There is nothing to make: give hosts of the server, or names of sites.")
     if sites:
         site_names(sites)
     for host in hosts:
@@ -118,7 +115,7 @@ def make_certificates(
     wanted = [base / name for site in sites for name in (site, f"{site}.pub")]
     wanted += [*kept.values()] if kept else [base / "server.pem", base / "server.key"] if hosts else []
     if existing := [str(path) for path in wanted if path.exists()]:
-        raise CertificateError(
+        raise InputError(
             f"{', '.join(existing)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."
         )
     make_private(base, 0o755)
@@ -133,7 +130,7 @@ def inspect(path: str | Path) -> Certificate:
 
     Raises
     ------
-    CertificateError : no file, or no certificate in it.
+    InputError : no file, or no certificate in it.
     """
     certificate = _load(Path(path))
     try:
@@ -161,7 +158,7 @@ def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None
 
     Raises
     ------
-    CertificateError : a file that cannot be read.
+    InputError : a file that cannot be read.
     """
     moment = now or datetime.now(UTC)
     certificate, authority = inspect(server), inspect(ca)
@@ -216,16 +213,16 @@ def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Pat
     """Sign a certificate for ``hosts``, with an authority that is made if there is none; ``kept`` files get other names."""
     made = list[Path]()
     if (base / "ca.crt").exists() != (base / "ca.key").exists():
-        raise CertificateError(
+        raise InputError(
             f"{base} holds one of ca.crt and ca.key, and signing needs both. Put the other one there, or choose an empty directory."
         )
     if (base / "ca.crt").exists():
         authority = _load(base / "ca.crt")
         loaded = serialization.load_pem_private_key((base / "ca.key").read_bytes(), password=None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise CertificateError(f"{base / 'ca.key'} was not made by equipoise flower certs, which signs with ECDSA.")
+            raise InputError(f"{base / 'ca.key'} was not made by equipoise flower certs, which signs with ECDSA.")
         if loaded.public_key() != authority.public_key():
-            raise CertificateError(
+            raise InputError(
                 f"{base / 'ca.key'} is not the key of {base / 'ca.crt'}: sites would trust no certificate of it."
             )
         ca = loaded
@@ -295,7 +292,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not re.fullmatch(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?", host):
-        raise CertificateError(
+        raise InputError(
             f"{host!r} is neither a host name nor an IP address. Give what sites connect to, without scheme and port, for example fl.example.org."
         )
     return x509.DNSName(host)
@@ -312,9 +309,9 @@ def _load(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
-        raise CertificateError(f"{path}: {error.strerror}. Make certificates: equipoise flower certs.") from None
+        raise InputError(f"{path}: {error.strerror}. Make certificates: equipoise flower certs.") from None
     except ValueError:
-        raise CertificateError(f"{path} holds no certificate in PEM form. Make one: equipoise flower certs.") from None
+        raise InputError(f"{path} holds no certificate in PEM form. Make one: equipoise flower certs.") from None
 
 
 def _write(path: Path, content: bytes, private: bool = False) -> Path:

@@ -13,12 +13,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from equipoise.flower.deploy.certificates import CertificateError, inspect, key_problems, problems
+from equipoise.flower.deploy.certificates import inspect, key_problems, problems
 from equipoise.flower.deploy.local import healthy
 from equipoise.flower.deploy.project import problems as misfits, settings
-from equipoise.flower.deploy.superlink import FLWR, FlowerError, environment, last_lines
+from equipoise.flower.deploy.superlink import FLWR, environment, last_lines
 from equipoise.flower.internals import flatten_dict, unpacked_bundle
 from equipoise.flower.settings import faults
+from equipoise.system.errors import InputError, RunError
 from equipoise.system.files import open_to_others
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import some
@@ -118,7 +119,7 @@ def _project(
 ) -> Iterator[CheckResult]:
     try:
         run_config = {**settings(app), **config}
-    except FlowerError as error:
+    except RunError as error:
         yield CheckResult("app", False, str(error))
         return
     wrong = misfits(run_config, present)
@@ -196,7 +197,7 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
         seen = inspect(shown)
         wrong = [text for host in hosts for text in problems(server, ca, host)] if shown == server else []
         left = min(inspect(path).days_left() for path in {shown, ca})
-    except CertificateError as error:
+    except InputError as error:
         yield CheckResult("certificates", False, str(error))
         return
     soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""

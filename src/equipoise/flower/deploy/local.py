@@ -17,7 +17,8 @@ import tomli_w
 
 from equipoise.flower.deploy.certificates import key_problems, make_certificates, problems, site_names
 from equipoise.flower.deploy.processes import Processes
-from equipoise.flower.deploy.superlink import FlowerError, Outcome, SuperLink, environment
+from equipoise.flower.deploy.superlink import Outcome, SuperLink, environment
+from equipoise.system.errors import RunError
 from equipoise.system.files import locked, make_private, write_atomically
 
 HOST = "127.0.0.1"
@@ -46,7 +47,7 @@ class LocalFederation:
 
     Raises
     ------
-    FlowerError : a process did not start, with the last lines of its log; or another federation uses the directory.
+    RunError : a process did not start, with the last lines of its log; or another federation uses the directory.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class LocalFederation:
         try:
             self._lock.enter_context(locked(self.directory / ".lock"))
         except BlockingIOError as error:
-            raise FlowerError(f"Process {error} runs a federation in {self.directory}. Stop it first.") from None
+            raise RunError(f"Process {error} runs a federation in {self.directory}. Stop it first.") from None
         self._ports = free_ports(1 + len(self.sites))
         if self.tls:
             certify(self.certificates, self.sites)
@@ -185,7 +186,7 @@ class LocalFederation:
 
         Raises
         ------
-        FlowerError : the run could not be submitted, took too long, or a process died meanwhile.
+        RunError : the run could not be submitted, took too long, or a process died meanwhile.
         """
         run = self.superlink.submit(self.app, config)
 
@@ -196,7 +197,7 @@ class LocalFederation:
 
         try:
             return self.superlink.follow(run, self.directory / "run.log", limit=limit, watch=look)
-        except FlowerError:
+        except RunError:
             self._processes.check("superlink")
             raise
 
@@ -216,7 +217,7 @@ def certify(certificates: Path, sites: Sequence[str]) -> None:
 
     Raises
     ------
-    FlowerError : one that is there cannot be used.
+    RunError : one that is there cannot be used.
     """
     missing = [site for site in sites if not (certificates / site).exists()]
     server = certificates / "server.pem"
@@ -226,7 +227,7 @@ def certify(certificates: Path, sites: Sequence[str]) -> None:
     wrong = problems(server, certificates / "ca.crt", HOST)
     wrong += [text for site in sites for text in key_problems(certificates / site)]
     if wrong:
-        raise FlowerError(f"{' '.join(wrong)} Or delete {certificates} to make new ones.")
+        raise RunError(f"{' '.join(wrong)} Or delete {certificates} to make new ones.")
 
 
 def free_ports(n: int) -> list[int]:

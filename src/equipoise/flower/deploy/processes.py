@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from equipoise.flower.deploy.superlink import FlowerError, last_lines, program
+from equipoise.flower.deploy.superlink import last_lines, program
+from equipoise.system.errors import RunError
 from equipoise.system.files import open_private
 
 
@@ -46,19 +47,19 @@ class Processes:
 
         Raises
         ------
-        FlowerError : it has ended, or takes too long; with the last lines of its log.
+        RunError : it has ended, or takes too long; with the last lines of its log.
         """
         limit = time.monotonic() + self.patience
         while not ready():
             self.check(name)
             if time.monotonic() > limit:
-                raise FlowerError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
+                raise RunError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
             time.sleep(0.1)
 
     def check(self, name: str) -> None:
-        """Raise FlowerError, with the last lines of its log, if a process has ended."""
+        """Raise RunError, with the last lines of its log, if a process has ended."""
         if name in self._running and self._running[name].poll() is not None:
-            raise FlowerError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
+            raise RunError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
 
     def log(self, name: str) -> str:
         """What a process has printed so far."""

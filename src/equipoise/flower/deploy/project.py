@@ -11,9 +11,10 @@ import tomli_w
 from equipoise.federation.method import Method
 from equipoise.federation.summed import require_own_weights
 from equipoise.flower.deploy.certificates import site_names
-from equipoise.flower.deploy.superlink import FLWR, FlowerError
+from equipoise.flower.deploy.superlink import FLWR
 from equipoise.flower.settings import AppSettings
 from equipoise.scenarios.shared import SharedSchema
+from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import near, some
@@ -92,7 +93,7 @@ def settings(directory: str | Path) -> dict[str, Any]:
 
     Raises
     ------
-    FlowerError : there is no Flower app, or a value that none can have.
+    RunError : there is no Flower app, or a value that none can have.
     """
     from equipoise.flower.internals import flatten_dict  # Flower may be missing where a project is only written
 
@@ -101,9 +102,7 @@ def settings(directory: str | Path) -> dict[str, Any]:
         return flatten_dict(open_toml(read_regular(path).decode())["tool"]["flwr"]["app"].get("config"))
     except (OSError, KeyError, ValueError) as error:
         why = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
-        raise FlowerError(
-            f"{directory} is not a Flower app: {path} {why}. Make one: equipoise flower init DIR."
-        ) from None
+        raise RunError(f"{directory} is not a Flower app: {path} {why}. Make one: equipoise flower init DIR.") from None
 
 
 def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str]:

@@ -16,16 +16,13 @@ from typing import Any
 
 import tomli_w
 
+from equipoise.system.errors import RunError
 from equipoise.system.files import open_private
 from equipoise.system.workers import ISOLATED, python
 
 FLWR = ("1.41", "1.42")  # the lowest version that works, and the last one that was tested
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 PATIENCE = 120.0  # seconds for one call of flwr, which takes some just to begin
-
-
-class FlowerError(RuntimeError):
-    """Flower, or one of its processes, failed."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,12 @@ def program(name: str) -> str:
 
     Raises
     ------
-    FlowerError : Flower is not installed.
+    RunError : Flower is not installed.
     """
     beside = Path(sys.executable).parent / name
     path = str(beside) if beside.exists() else shutil.which(name)
     if path is None or find_spec("flwr") is None:
-        raise FlowerError("Flower is not installed. Install it: pip install 'equipoise[flower]'.")
+        raise RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.")
     return path
 
 
@@ -82,7 +79,7 @@ class SuperLink:
 
         Raises
         ------
-        FlowerError : with Flower's own words, or because no answer came in ``patience`` seconds.
+        RunError : with Flower's own words, or because no answer came in ``patience`` seconds.
         """
         command = [program("flwr"), *arguments, "--format", "json"]
         command[:1] = python("-c", script) if script else command[:1]
@@ -91,16 +88,14 @@ class SuperLink:
                 command, env=self.variables, capture_output=True, text=True, timeout=patience, check=False
             )
         except subprocess.TimeoutExpired:
-            raise FlowerError(
-                f"flwr {arguments[0]} gave no answer in {patience:g} s. Is the SuperLink there?"
-            ) from None
+            raise RunError(f"flwr {arguments[0]} gave no answer in {patience:g} s. Is the SuperLink there?") from None
         try:
             answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
             answer = {}
         if not answer or answer.get("success") is False:
             said = answer.get("error-message") or last_lines(done.stdout + done.stderr)
-            raise FlowerError(f"flwr {' '.join(arguments[:2])} failed: {str(said).strip()}")
+            raise RunError(f"flwr {' '.join(arguments[:2])} failed: {str(said).strip()}")
         return answer
 
     def submit(self, app: Path, config: Mapping[str, Any] | None = None) -> int:
@@ -146,7 +141,7 @@ class SuperLink:
 
         Raises
         ------
-        FlowerError : the limit was reached, or the SuperLink answers no more.
+        RunError : the limit was reached, or the SuperLink answers no more.
         """
         began = time.monotonic()
         # One program that prints until the run ends: asking again and again would start a program each time.
@@ -161,7 +156,7 @@ class SuperLink:
                         return outcome
                     if limit is not None and time.monotonic() - began > limit:
                         self.stop(run)
-                        raise FlowerError(
+                        raise RunError(
                             f"Run {run} was stopped: it took more than {limit:g} s. The log of its server: {log}."
                         )
                     time.sleep(pause if stream.poll() is None else 2.0)

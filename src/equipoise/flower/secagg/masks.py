@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
 from equipoise.federation.fingerprint import digest
+from equipoise.system.errors import SiteError
 from equipoise.system.version import __version__
 
 
-class MaskError(RuntimeError):
+class MaskError(SiteError):
     """A site refuses to take part in a sum. The text contains no data of the site and may be sent."""
 
 

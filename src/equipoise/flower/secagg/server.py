@@ -25,6 +25,7 @@ from equipoise.flower.secagg.sums import SumRequest
 from equipoise.flower.server.exchange import AWAY
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
+from equipoise.system.errors import ABSENT, RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import read_sealed, sealed_json
 from equipoise.system.text import key_of
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class LostRoundError(RuntimeError):
+class LostRoundError(RunError):
     """A sum that cannot be unmasked, so that the round is lost."""
 
 
@@ -235,7 +236,7 @@ class MaskedRound:
                 for m, why in missing.items():
                     log.warning("%s dropped out after its part of a sum, which others unmasked: it %s", names[m], why)
                 return {name: sums.seed_of([*parts.values()][:least]) for name, parts in shares.items()}
-            if time.monotonic() > end or AWAY not in map(key_of, missing.values()):
+            if time.monotonic() > end or not {AWAY, ABSENT} & {*map(key_of, missing.values())}:
                 others = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
                 gone = others or f"{', '.join(lacking)} trained by other messages than the rest, or sent wrong shares"
                 raise LostRoundError(

@@ -24,8 +24,9 @@ from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memor
 from equipoise.flower.secagg.sums import MaskedVector, SumRequest
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import questions
-from equipoise.flower.site.site import Site, SiteError, TrainingError, job_of, train
+from equipoise.flower.site.site import TRAINING, Site, job_of, train
 from equipoise.system import tensor_files
+from equipoise.system.errors import DamagedError, SiteError, refusal
 from equipoise.system.files import locked, make_private
 from equipoise.system.ranges import marked
 
@@ -49,7 +50,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     """
     trains = kind.startswith("train") or kind == "evaluate.validation"
     if kind not in KINDS and trains and site.node_config.get("secure"):
-        raise SiteError("refuses: it takes part in masked sums only")
+        raise refusal("it takes part in masked sums only")
     if kind not in KINDS and not site.guarded:
         return site.answer(kind, asked)
     make_private(site.store.directory)
@@ -62,7 +63,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
         try:
             return KINDS[kind](site, asked)
         except (MaskError, MethodError) as error:
-            raise SiteError(f"refuses: {str(error).removesuffix('.')}") from None
+            raise refusal(str(error).removesuffix(".")) from None
 
 
 def _introduce(site: Site, asked: Parcel) -> Parcel:
@@ -106,7 +107,9 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     used = sha256(json.dumps([dict(site.experiment), dict(site.run_config), handed], sort_keys=True).encode())
     try:
         clear = train(site, parcel.fields, job, own)
-    except TrainingError as error:
+    except SiteError as error:
+        if error.kind != TRAINING:
+            raise
         log.error("training failed, and the server is not told why: %s", error)
         raise SiteError(f"has no usable update of round {t}; its own log says more") from None
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public
@@ -139,7 +142,7 @@ def _kept(site: Site, training: str) -> Parcel | None:
     """
     try:
         tensors = tensor_files.read(_cache(site))
-    except (FileNotFoundError, tensor_files.DamagedError):
+    except (FileNotFoundError, DamagedError):
         return None
     noted = json.loads(tensors.pop("noted").numpy().tobytes())
     if noted["training"] != training:

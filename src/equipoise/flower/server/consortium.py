@@ -20,7 +20,6 @@ from equipoise.federation.trial import Progression, Trial
 from equipoise.federation.validation import Found, pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
-from equipoise.flower.server.roster import SitesError
 from equipoise.flower.server.scores import UNUSABLE, Tested, heard, held_out, judged, people_together, pooled, reached
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
@@ -28,6 +27,7 @@ from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.records.meta import Contribution
 from equipoise.records.record import Clients, Record, Validation
+from equipoise.system.errors import RunError
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def federation(
 
     Raises
     ------
-    SitesError : sites do not agree with the server, or with each other.
+    RunError : sites do not agree with the server, or with each other.
     ValueError, TypeError : as in a simulation; or the method needs more than sums.
     """
     own = task.tests("server")
@@ -265,7 +265,7 @@ class Consortium:
                 tallies[m] = counted
         if not any(tallies.values()) and not lost:
             share = trial.settings.validation
-            raise SitesError(
+            raise RunError(
                 f"validation={share:g}: no site holds any out, or not the least-group samples (in its node-config) of which it tells scores. "
                 "Raise validation."
             )
@@ -287,19 +287,19 @@ class Consortium:
 
         Raises
         ------
-        SitesError : a site does not answer; or part of its model is private, or there are several, so that the server cannot measure it.
+        RunError : a site does not answer; or part of its model is private, or there are several, so that the server cannot measure it.
         """
         sites = self.sites
         N = len(sites.members)
         last = min(trial.settings.contribution_rounds, rounds)
         judged = trial.oracle is not None and not _hides(trial) and last == 1  # sites send one model
         if last > 1 and "contribution" in trial.method.needs:
-            raise SitesError(
+            raise RunError(
                 f"contribution_rounds={last}: {trial.method} measures what each site reaches alone on the server's validation data, and "
                 "a site sends the last of its models only. Leave contribution_rounds out."
             )
         if _hides(trial) and "contribution" in trial.method.needs:
-            raise SitesError(
+            raise RunError(
                 f"{trial.method} measures what each site reaches alone on the server's validation data, and keeps a part of "
                 "every model at its site, so that the server has no model to measure. Leave one of the two out of method."
             )
@@ -312,7 +312,7 @@ class Consortium:
         for m, answer in sites.ask("train.alone", 0, range(N), make, sites.exchange.deadline * rounds):
             name = sites.members[m].name
             if isinstance(answer, str):
-                raise SitesError(f"What {name} reaches alone is not known: it {answer}.")
+                raise RunError(f"What {name} reaches alone is not known: it {answer}.")
             if failed := answer.fields.get("failed"):
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
             try:
@@ -324,7 +324,7 @@ class Consortium:
                     raise CodecError("its model is not finite.")
             except (CodecError, *UNFIT) as error:
                 why = str(error) if isinstance(error, CodecError) else "there are no scores of its tests that can be."
-                raise SitesError(f"What {name} reaches alone is not known: it sent an unusable answer: {why}") from None
+                raise RunError(f"What {name} reaches alone is not known: it sent an unusable answer: {why}") from None
             if judged and trial.oracle is not None:
                 vector = vector.to(trial.setup.initial.device)
                 with looking(trial, 0):

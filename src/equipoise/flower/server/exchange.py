@@ -8,10 +8,13 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from equipoise.flower.codec import CodecError, Parcel
+from equipoise.federation.guard import DATA
+from equipoise.flower.codec import LOST, CodecError, Parcel
+from equipoise.system.errors import REFUSED
 from equipoise.system.text import Said, visible
 
 AWAY = "away"  # key of the reasons of sites that may answer later
+KEYS = (LOST, REFUSED, DATA)  # that a site may send
 CODES = {
     1: "cannot load its app; the site's log says why",
     2: "failed; the site's log says why",
@@ -89,4 +92,5 @@ def _read(reply: Message) -> Parcel | str:
         return parcel
     name = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
     said = visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
-    return Said(said, str(parcel.fields.get("key", "")))
+    key = parcel.fields.get("key")
+    return Said(said, key if key in KEYS else "")

@@ -18,6 +18,7 @@ from equipoise.flower.codec import UNFIT, Parcel
 from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.site.task import VALUES, Blank
 from equipoise.system import text
+from equipoise.system.errors import RunError
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -26,10 +27,6 @@ DESCRIBE = 120.0  # seconds a site may take to describe itself, if the deadline 
 AGAIN = 60.0, 600.0  # seconds until a node that failed to describe itself is asked again: at first, and at most
 MOST_TESTS = 1000  # test sets of a site: each has a place in every record
 LARGEST = 2**30  # numbers in a sample: the server makes one of the shape that most sites have
-
-
-class SitesError(RuntimeError):
-    """Sites are missing, or do not fit together."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class Roster:
 
         Raises
         ------
-        SitesError : they did not connect in ``wait`` seconds, or have samples of several shapes.
+        RunError : they did not connect in ``wait`` seconds, or have samples of several shapes.
         """
         end = time.monotonic() + wait
         self.members = list(earlier)
@@ -131,7 +128,7 @@ class Roster:
                 here = ", ".join(ordered(present)) or "none"
                 wanted = f"all of {', '.join(names)}" if names else f"at least {least} sites"
                 why = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
-                raise SitesError(
+                raise RunError(
                     f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}.{why} Start the missing "
                     "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
                 )
@@ -164,7 +161,7 @@ class Roster:
             if (other := self.nodes.get(site.name)) is not None and self._answers(other):
                 twice = f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by site=... in --node-config or --name."
                 if not self.agreed:  # before the first round
-                    raise SitesError(twice)
+                    raise RunError(twice)
                 log.warning("%s The first continues to take part.", twice)
                 continue
             if problem := self._misfit(site, names):
@@ -207,7 +204,7 @@ class Roster:
 
         Raises
         ------
-        SitesError : naming all that differ, and in what.
+        RunError : naming all that differ, and in what.
         """
         here = {site.name: site.agreement for site in self.members if site.name in self.nodes}
         self.agreed = _require_agreed(here, server)
@@ -220,7 +217,7 @@ def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str,
     """What :func:`equipoise.federation.fingerprint.agreed` gives, if all sites agree."""
     agreement = agreed(sites, server)
     if wrong := [f"{name} {why}" for name, codes in sites.items() if (why := unlike(codes, agreement))]:
-        raise SitesError(
+        raise RunError(
             f"{'; '.join(wrong)}. All must agree: correct the task, or the installation, of those that do not. To see the codes "
             "of a site: equipoise flower check DIR --node-config FILE."
         )

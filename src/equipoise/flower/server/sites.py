@@ -12,11 +12,12 @@ from equipoise.core import wire
 from equipoise.core.rule import overrides
 from equipoise.engines.job import Answer, Job
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.server.exchange import AWAY, Exchange
+from equipoise.flower.server.exchange import Exchange
 from equipoise.flower.server.roster import Known, Roster
 from equipoise.flower.server.scores import Classes
 from equipoise.flower.site.store import Receipt
-from equipoise.system.text import Said
+from equipoise.system.errors import ABSENT
+from equipoise.system.text import Said, key_of
 from equipoise.system.tree import tree_map
 
 
@@ -66,7 +67,7 @@ class Sites:
         rest = list(clients)
         for last in (False, True):
             nodes = {m: self.roster.nodes.get(self.members[m].name) for m in rest}
-            yield from ((m, Said("is not connected", AWAY)) for m, node in nodes.items() if node is None)
+            yield from ((m, Said("is not connected", ABSENT)) for m, node in nodes.items() if node is None)
             here = {node: m for m, node in nodes.items() if node is not None}
 
             def part(node: int, here: Mapping[int, int] = here) -> Parcel:
@@ -87,7 +88,7 @@ class Sites:
                         said: Any = answer.fields.get("seconds")  # anything: the site says it
                         plausible = type(said) in (int, float) and 0 <= said <= waited
                         self.times[m] = round(said, 4) if plausible else None, round(waited, 4)
-                if answer == LOST and not last:
+                if isinstance(answer, str) and key_of(answer) == LOST and not last:
                     rest.append(m)
                 else:
                     yield m, answer

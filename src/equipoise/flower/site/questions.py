@@ -16,8 +16,8 @@ from torch import Tensor
 from equipoise.federation.fingerprint import digest
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.secagg.masks import model_digest, transcript
-from equipoise.flower.site.site import Site, SiteError
-from equipoise.flower.site.store import StoreError
+from equipoise.flower.site.site import Site
+from equipoise.system.errors import SiteError, refusal
 from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.seals import read_json
 
@@ -36,13 +36,13 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     if kind == "query.finish":
         try:
             return site.answer(kind, asked)
-        except (SiteError, StoreError, CodecError):
+        except (SiteError, CodecError):
             raise
         except Exception:  # of training from a model that the server chose
             log.exception("the model of this site is not stored, and the server is not told")
             return Parcel()
     if type(asked.fields.get("t")) is not int:
-        raise SiteError("refuses: the round of the message is not a whole number")
+        raise refusal("the round of the message is not a whole number")
     public, asked = read_once(site, asked)
     if kind == "train":
         bind(site, public, asked)
@@ -52,19 +52,19 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
     fields, past = asked.fields, _read(site)
     t = fields["t"]
     if past.get("round") is None or t != past["round"] + 1:
-        raise SiteError("refuses: it measures only the model after the last round in which it counted")
+        raise refusal("it measures only the model after the last round in which it counted")
     question = transcript(fields, asked.tensors)
     if past.get("measured") == t and past["question"] == question:
         return Parcel(dict(past["answer"]))  # of a server that starts again
     if past.get("measured") == t:
-        raise SiteError(f"refuses: it has measured the model after round {past['round']} already")
+        raise refusal(f"it has measured the model after round {past['round']} already")
     if past["experiment"] != dict(site.experiment):
-        raise SiteError("refuses: it measures under the method and the settings of its last round only")
+        raise refusal("it measures under the method and the settings of its last round only")
     if fields["own"] and (fields["receipt"] != past["receipt"] or "initial" in asked.tensors):
-        raise SiteError("refuses: its own model is that of its last round")
+        raise refusal("its own model is that of its last round")
     whole = asked.tensors.get("global", public)
     if whole.shape != public.shape or model_digest(whole) != model_digest(public):
-        raise SiteError("refuses: it measures one model a round")
+        raise refusal("it measures one model a round")
     asking = {"measured": t, "question": question, "bound": [t, *_told(public, asked)]}
     _write(site, {**past, **asking, "answer": {"error": "stopped in the middle of this question"}})
     answered = site.answer(kind, asked)
@@ -96,7 +96,7 @@ def bind(site: Site, public: Tensor, asked: Parcel) -> None:
     if model == bound[0] and (not bound[1] or messages == bound[1]):
         return
     if t == asked.fields["t"]:
-        raise SiteError("refuses: it measured a different model than the one that it must train")
+        raise refusal("it measured a different model than the one that it must train")
     log.warning("%s measured a model after round %d that it never trained from", site.trial.names[0], t - 1)
 
 
@@ -121,7 +121,7 @@ def _read(site: Site) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError):
-        raise SiteError("refuses: its file questions.json is damaged; put it back, or start a new experiment") from None
+        raise refusal("its file questions.json is damaged; put it back, or start a new experiment") from None
 
 
 def _write(site: Site, past: Mapping[str, Any]) -> None:

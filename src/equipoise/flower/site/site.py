@@ -51,6 +51,7 @@ from equipoise.records.history import LEAST
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
 from equipoise.system import own_code
+from equipoise.system.errors import SiteError, refusal
 from equipoise.system.files import write_atomically
 from equipoise.system.text import Said, key_of
 from equipoise.system.tree import numbered, tree_map
@@ -61,19 +62,8 @@ DIGITS = 3  # that a guarded site tells of a loss or another mean over samples
 
 MOST_STEPS, MOST_DECAY = 10_000_000, 1.0  # of one message, unless the site's node config says otherwise
 SENT = ("value", "unknown", "right", "true", "chosen")  # of groups of people
+TRAINING = "training"  # kind of errors that say something of the site's data
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
-
-
-class SiteError(RuntimeError):
-    """An error at a site, whose text may be sent to the server; ``sent`` is what is sent in its place, where the text has private numbers."""
-
-    def __init__(self, text: str, sent: str = "") -> None:
-        super().__init__(text)
-        self.sent = sent
-
-
-class TrainingError(SiteError):
-    """Training at a site failed, or gave what cannot be used: it says something of the site's data."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +89,7 @@ class Site:
 
         Raises
         ------
-        SiteError, StoreError, CodecError : their text may leave the site; that of other errors must not.
+        SiteError, CodecError : their text may leave the site; that of other errors must not.
         """
         if kind not in KINDS:
             raise SiteError(f"was asked for {kind!r}, which it does not know.")
@@ -222,7 +212,7 @@ class Site:
             return None
         base = self.store.base(fields["base"])
         if base is None:
-            raise CodecError(LOST)
+            raise CodecError("lacks the model that was sent last", LOST)
         return base.to(self.trial.setup.initial.device)
 
     def _received(self, asked: Parcel) -> tuple[Tensor, Tensor | None]:
@@ -334,7 +324,7 @@ def open_site(
             least = int(own.get("least-group", LEAST))
             require_apart(draws, name, loaded(inputs.data[0]), (settings.validation, settings.seed), least)
         except ValueError as error:
-            raise SiteError(f"refuses: {error}") from None
+            raise refusal(str(error)) from None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     trial = prepare(
         inputs,
@@ -350,7 +340,7 @@ def open_site(
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
         what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
-        raise SiteError(f"refuses: max-epsilon allows no scores {what}, which no noise protects")
+        raise refusal(f"max-epsilon allows no scores {what}, which no noise protects")
     return Site(
         trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people, doubts
     )
@@ -368,11 +358,11 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
         ("max-decay", "of lr x weight decay", decay, MOST_DECAY),
     ):
         if size > (most := own.get(key, usual)):
-            refused = f"refuses: one message asks for {size:,g} {what}"
-            raise SiteError(f"{refused}; {key} in its node-config is {most:,}", f"{refused}, more than its {key}")
+            refused = f"one message asks for {size:,g} {what}"
+            raise refusal(f"{refused}; {key} in its node-config is {most:,}", f"{refused}, more than its {key}")
     if batch < (least := own.get("min-batch", 1)):
-        refused = f"refuses: one message asks for batches of {batch} samples"
-        raise SiteError(f"{refused}; min-batch in its node-config is {least}", f"{refused}, fewer than its min-batch")
+        refused = f"one message asks for batches of {batch} samples"
+        raise refusal(f"{refused}; min-batch in its node-config is {least}", f"{refused}, fewer than its min-batch")
 
 
 # answers
@@ -443,7 +433,9 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
         _allow(alone, job, asked.fields["rounds"])
         try:
             vector = _visited(alone, job).trained[0]
-        except TrainingError as error:
+        except SiteError as error:
+            if error.kind != TRAINING:
+                raise
             log.error("round %d of training alone failed: %s", t, error)
             failed = sendable(error)
         if site.shown.sets and t >= asked.fields["rounds"] - trial.settings.contribution_rounds:
@@ -601,23 +593,23 @@ def _visited(site: Site, job: Job) -> Answer:
 
     Raises
     ------
-    TrainingError : it failed, the answer is not finite, or has another shape.
+    SiteError : of the kind :data:`TRAINING`: it failed, the answer is not finite, or has another shape.
     """
     try:
         answer = visit(job, site.trial.bound, 0)
     except Exception as error:  # of a user's data or network
         log.exception("training failed")
-        raise TrainingError(f"failed with {harmless(error)}; its own log says more") from error
+        raise SiteError(f"failed with {harmless(error)}; its own log says more", kind=TRAINING) from error
     before, received = tree_map(lambda x: x[0], job.states), job.received[0]
     if reason := guard.misfit(answer, received, before):
-        raise TrainingError(reason)
+        raise SiteError(reason, kind=TRAINING)
     if not (problems := guard.inspect(answer, received, before)):
         return answer
     cause = diagnosis.explained(job, problems)[0]
     if site.noise and job.private is not None:
         log.error("the part of the model that stays here is put back, because of it: %s", cause)
         return replace(answer, trained=torch.where(job.private, received, answer.trained), states=job.states)
-    raise TrainingError(cause, Said(guard.DATA, guard.DATA) if key_of(cause) == guard.DATA else "")
+    raise SiteError(cause, Said(guard.DATA, guard.DATA) if key_of(cause) == guard.DATA else "", TRAINING)
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
@@ -642,7 +634,7 @@ def harmless(error: Exception) -> str:
     Of a network that cannot be trained, where in it: the server's has the same names.
     """
     if isinstance(error, NetworkError):
-        return f"NetworkError{': ' * bool(error.harmless)}{error.harmless}"
+        return ": ".join(filter(None, ("NetworkError", error.fields.get("harmless"))))
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
 
 

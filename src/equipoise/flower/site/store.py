@@ -20,6 +20,7 @@ from torch import Tensor
 
 from equipoise.bundle import files
 from equipoise.system import tensor_files
+from equipoise.system.errors import DamagedError, SiteError
 from equipoise.system.files import PART, read_regular, real_path
 from equipoise.system.suggestions import some
 
@@ -30,10 +31,6 @@ FILES = (  # what a site stores, under its folder
     r"(state-\d+|base|model|update)\.safetensors|masks\.json|answers\.lock|questions\.json|no-bundle\.txt|\.[^/]+\.part"
     rf"|({BUNDLE}|\.{BUNDLE}\.[^/]+\.part)/[^/]+"
 )
-
-
-class StoreError(RuntimeError):
-    """A state is missing or damaged."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +93,15 @@ class Store:
 
         Raises
         ------
-        StoreError : it is missing or damaged.
+        SiteError : it is missing or damaged.
         """
         if receipt.sha256 == NOTHING:
             return None
         try:
             tensors = tensor_files.read(self._state(receipt.t), receipt.sha256.hex())
-        except (FileNotFoundError, tensor_files.DamagedError) as error:
+        except (FileNotFoundError, DamagedError) as error:
             what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
-            raise StoreError(
+            raise SiteError(
                 f"its state of round {receipt.t} is {what}. Put the site's state directory back from a copy, "
                 "or start a new run."
             ) from None
@@ -132,7 +129,7 @@ class Store:
         """The vector [n] that was stored under a token; None if there is none."""
         try:
             return tensor_files.read(self.directory / "base.safetensors").get(token)
-        except (FileNotFoundError, tensor_files.DamagedError):
+        except (FileNotFoundError, DamagedError):
             return None
 
     def keep_base(self, token: str, vector: Tensor) -> None:
