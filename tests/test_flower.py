@@ -290,7 +290,7 @@ def test_another_run_in_the_directory_is_an_error(tmp_path: Path) -> None:
         Machines(tmp_path, method="fedavg").serve()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(SitesError, match="not empty"):
+    with pytest.raises(RunError, match="not empty"):
         Machines(tmp_path, **{"run-dir": str(tmp_path / "other")}).serve()
 
 
