@@ -20,7 +20,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.comparison import compare, directories
 from equipoise.runs.configuration import RunError, configure
 from equipoise.runs.plan import Outcome, fitting
-from equipoise.system import files
+from equipoise.system import files, workers
 from helpers import in_one
 from run_helpers import (
     TINY,
@@ -360,3 +360,13 @@ def test_a_comparison_that_cannot_be_made_is_refused(compared: Path, equipoise: 
     assert "holds a run with other settings" in ended.err
     with pytest.raises(ValueError, match="jobs must be >= 1; found 0"):
         compare([config()], tmp_path, jobs=0)
+
+
+def test_a_process_that_cannot_be_started_is_an_error_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> workers.Worker:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(workers, "Worker", refuse)
+    with workers.Processes(1) as where:
+        calls = [where.submit(print), where.submit(print)]
+        assert [str(call.exception(timeout=60)) for call in calls] == ["too many processes"] * 2

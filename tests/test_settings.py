@@ -150,3 +150,10 @@ def test_a_checkpoint_older_than_a_setting_had_its_default() -> None:
     assert differing(older, ours) is None
     assert differing(older, {**ours, "precision": "bf16"}) == "precision"
     assert differing(older, {**ours, "epochs": 2}) == "epochs"
+
+
+def test_a_misspelt_mark_is_refused_where_it_is_given_and_where_it_is_asked() -> None:
+    with pytest.raises(ValueError, match=r"no mark 'togehter': expected together, simulated, .*"):
+        joint(number(1, 1), "a number", marks="togehter")
+    with pytest.raises(ValueError, match="no mark 'loacl'"):
+        marked(Settings, "loacl")

@@ -359,7 +359,8 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     path, started = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
     old = _table(path) if path.exists() else {}
     require_own(directory, "run", path.name, another=ANOTHER)
-    other = [k for k in [*config, *old] if config.get(k) != old.get(k) and k not in marked(AppSettings, "free")]
+    free = marked(AppSettings, "free")
+    other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
     if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
         raise RunError(
             f"{directory} holds a run with other settings: {other[0].replace('_', '-')} is {old.get(other[0])!r} there and "

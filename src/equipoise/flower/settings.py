@@ -70,7 +70,8 @@ class AppSettings(Settings, RunSettings):
         ------
         ValueError : a value is out of its range, or a key is probably misspelt.
         """
-        own = {_key(f.name): f for f in fields(AppSettings) if f.name not in marked(AppSettings, "local")}
+        local = marked(AppSettings, "local")
+        own = {_key(f.name): f for f in fields(AppSettings) if f.name not in local}
         if "measures" in config:
             raise ValueError(
                 "measures: sites measure what their own task says, Task(measures=...). Leave it out of the run's configuration."
@@ -93,13 +94,17 @@ class AppSettings(Settings, RunSettings):
 
     def table(self) -> dict[str, Any]:
         """The settings as in ``pyproject.toml``, where a value is never None."""
-        own = [f for f in fields(self) if f.name not in marked(AppSettings, "local", "simulated")]
+        others = marked(AppSettings, "local", "simulated")
+        own = [f for f in fields(self) if f.name not in others]
         return {_key(f.name): _off(f) if (value := getattr(self, f.name)) is None else value for f in own}
 
     def config(self) -> dict[str, Any]:
         """The settings on which the result depends, for ``config.toml``."""
-        every = {key.replace("-", "_"): value for key, value in self.table().items()}
-        decisive = {name: value for name, value in every.items() if name not in marked(AppSettings, "operation")}
+        every, operation = (
+            {key.replace("-", "_"): x for key, x in self.table().items()},
+            marked(AppSettings, "operation"),
+        )
+        decisive = {name: value for name, value in every.items() if name not in operation}
         if not self.task:  # as in runs of earlier versions
             del decisive["task"]
         return {**decisive, "scenario": "sites", "engine": "flower"}

@@ -230,10 +230,8 @@ def compare(
     given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
     base = None if directory is None else Path(directory)
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
-    common, settings = (
-        Common(net, each, labelled, solver, rounds, given),
-        {label: dict[str, Any]() for label in labelled},
-    )
+    common = Common(net, each, labelled, solver, rounds, given)
+    settings = {label: dict[str, Any]() for label in labelled}
     if not isinstance(tune, int) and by != "mean":
         advice = "Add tune=16, or leave it out" if tune is None else "They are chosen already: leave it out"
         raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")

@@ -14,6 +14,9 @@ from equipoise.system import own_code
 from equipoise.system.search import Interval, Space, Values
 
 INF = float("inf")
+MARKS = (  # see :func:`setting`
+    "together", "simulated", "presence", "machine", "operation", "shown", "free", "local", "newer", "agreed", "written", "column"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -321,13 +324,21 @@ def setting(
         versions lack it, and did what the default does. Of the user's own data, ``agreed``: all sites have it in common; ``written``: it is
         about tables that are text; ``column``: it names one.
     """
-    more = {"meaning": meaning, "usual": usual, "example": example, "group": group, "marks": marks.split()}
+    more = {"meaning": meaning, "usual": usual, "example": example, "group": group, "marks": _checked(marks.split())}
     return field(default=parameter.default, metadata={**parameter.metadata, **more})
 
 
 def marked(cls: Any, *marks: str) -> tuple[str, ...]:
     """The names of the settings of a class that have one of some marks."""
-    return tuple(f.name for f in fields(cls) if not {*marks}.isdisjoint(f.metadata.get("marks", ())))
+    chosen = _checked(marks)
+    return tuple(f.name for f in fields(cls) if not chosen.isdisjoint(f.metadata.get("marks", ())))
+
+
+def _checked(marks: Sequence[str]) -> frozenset[str]:
+    """Some marks, which must be among :data:`MARKS`: of a misspelt one no setting would ever be found."""
+    if wrong := {*marks} - {*MARKS}:
+        raise ValueError(f"A setting has no mark {min(wrong)!r}: expected {', '.join(MARKS)}.")
+    return frozenset(marks)
 
 
 def like(cls: Any, name: str, default: object) -> Any:

@@ -167,8 +167,13 @@ class Processes(ThreadPoolExecutor):
             needs = {future: str(keywords.get("needs", "")) for future, (*_, keywords) in self.waiting.items()}
             # the first of those whose data this process had last, else of those whose data no other had
             future = min(needs, key=lambda future: (needs[future] != last.get(slot), needs[future] in others))
-            call, worker = self.waiting.pop(future), self.kept.worker(slot)
+            call = self.waiting.pop(future)
             last[slot] = needs[future]
+            try:
+                worker = self.kept.worker(slot)
+            except OSError as error:  # no process can be started, and nobody else answers
+                future.set_exception(error)
+                return
             self.free.remove(slot)
         try:
             worker.call(*call)
