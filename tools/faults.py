@@ -17,7 +17,6 @@ import json
 import os
 import random
 import re
-import resource
 import shlex
 import shutil
 import sys
@@ -450,10 +449,10 @@ def flip(path: Path, draw: random.Random) -> None:
 def full_disk(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
     """A site can write no file as long as its state: RLIMIT_FSIZE of its node and all that it starts."""
     node = c.local._processes._running[one.site].pid
-    for most in (50_000, resource.RLIM_INFINITY):
-        for pid, _ in descendants(node):
-            with suppress(ProcessLookupError):
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    for most in (50_000, psutil.RLIM_INFINITY):
+        for process in descendants(node):
+            with suppress(psutil.NoSuchProcess):
+                process.rlimit(psutil.RLIMIT_FSIZE, (most, psutil.RLIM_INFINITY))
         if most == 50_000:
             yield ROUND
 
