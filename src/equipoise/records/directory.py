@@ -124,7 +124,9 @@ def _earlier(line: object) -> tuple[str, str]:
     """A line about a run of a version that wrote no keys, which had the whole path of a rule's file, and its key by its words."""
     text = str(line)
     keys = (key for key, words in _WORDS.items() if re.match(words, text))
-    return own_code.short(text) if text.startswith("method ") else text, next(keys, "")
+    if text.startswith(method := "method "):
+        text = method + own_code.short(text.removeprefix(method))  # a path may have blanks
+    return text, next(keys, "")
 
 
 def _records(run: Path) -> tuple[Record, ...]:
