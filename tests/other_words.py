@@ -20,7 +20,7 @@ SKIPPED = (
 WORDS = re.compile(rf"({SKIPPED})|(?<![\w\\{{<.@:%])([A-Za-z]?[a-z]+)(?![\w({{<@])")
 PATTERNS = {"compile", "match", "fullmatch", "search", "sub", "findall", "split", "finditer"}
 NAMES = {"PANELS"}  # constants that are names with blanks between them
-FOREIGN = {"loc"}  # arguments of other libraries that are words
+FOREIGN = {"loc", "marks", "group"}  # arguments that are names with blanks between them, of other libraries or of settings
 OTHER = re.compile("[\u0430-\u044f\u0410-\u042f»]")
 
 
