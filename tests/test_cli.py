@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 
 from equipoise import METHODS, NETWORKS, SCENARIOS, __version__, parse
 from equipoise.cli import main as cli
-from equipoise.federation import checkpoint, guard, progress_bar
+from equipoise.federation import checkpoint, guard, standing
 from equipoise.runs import configuration, directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.system.seals import open_json
@@ -133,11 +133,11 @@ def test_the_scenarios_and_networks(equipoise: Call) -> None:
 def test_the_bar_has_room(method: str, width: int) -> None:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress_bar, "Terminal", lambda **_: console)
-        bar = progress_bar.progress_bar(True)
+        patch.setattr(standing, "Terminal", lambda **_: console)
+        bar = standing.progress_bar(True)
     groups = {name: {"accuracy": 0.9} for name in ("[red]optdigits", "photo", "fonts", "street", "a hospital far away")}
     task = bar.add_task(method, total=4000, completed=1200, accuracy="")
-    bar.update(task, advance=1, accuracy=progress_bar.accuracies({"round": 0, "groups": groups}))
+    bar.update(task, advance=1, accuracy=standing.accuracies({"round": 0, "groups": groups}))
     console.print(bar.get_renderable())
     (line,) = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(line) <= width

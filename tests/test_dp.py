@@ -25,10 +25,10 @@ from equipoise import privacy
 from equipoise.core import draws
 from equipoise.core.client import _sent, visit_client
 from equipoise.core.rule import Rule, State, Visit
+from equipoise.engines import Stacks, Workers
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
-from equipoise.engines.workers import Stacks, Workers
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import MethodError, parse
 from equipoise.methods import METHODS

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import equipoise as eq
 from equipoise.cli import main as cli
-from equipoise.federation import provenance
+from equipoise.federation import trial as trials
 from equipoise.federation.history import History
 from equipoise.report.html import render
 from equipoise.report.table import comparison
@@ -28,7 +28,7 @@ OTHER = {"processor": "Sixty-Four", "instructions": "NEON", "torch": "9.9", "lin
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     here = environment.machine()
-    monkeypatch.setattr(provenance, "machine", lambda device: {**here, **OTHER})
+    monkeypatch.setattr(trials, "machine", lambda device: {**here, **OTHER})
 
 
 def test_a_machine_says_what_the_last_bits_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,7 @@ from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, m
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.deploy.checks import _node
 from equipoise.flower.server.consortium import Consortium, description
-from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import Roster
+from equipoise.flower.server.roster import Exchange, Roster
 from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.site import open_site
 from equipoise.flower.site.store import Receipt, Store
@@ -1504,8 +1503,8 @@ def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
     def sleep(seconds: float) -> None:
         clock[0] += max(seconds, 1e-3)
 
-    monkeypatch.setattr("equipoise.flower.server.exchange.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("equipoise.flower.server.exchange.time.sleep", sleep)
+    monkeypatch.setattr("equipoise.flower.server.roster.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("equipoise.flower.server.roster.time.sleep", sleep)
     asked: list[float] = []
 
     def hangs(kind: str, site: str, reply: Message) -> Message:

@@ -25,8 +25,8 @@ import equipoise as eq
 from equipoise.core.rule import Cohort, Rule, State, Visit
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.federation import fingerprint, summed
-from equipoise.federation.method import Method
+from equipoise.federation import fingerprint
+from equipoise.federation.method import Method, more_than_sums
 from equipoise.methods import METHODS
 from equipoise.testing.federations import of_people
 from helpers import UNEQUAL, clients, in_one, network, normal, others_slow, samples, tensor
@@ -53,7 +53,7 @@ from equipoise.flower.secagg.memory import SiteMemory
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.secagg.sums import SumRequest
 from equipoise.flower.server.consortium import Consortium, description, federation
-from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.server.roster import Exchange
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import site as site_of
@@ -514,7 +514,7 @@ def masked(method: str = "fedavg", **more: Any) -> eq.Federation:
     return both(method, **more)[1]
 
 
-SUMMED = [name for name, entry in METHODS.items() if not any(summed.problem(rule()) for rule in entry.rules)]
+SUMMED = [name for name, entry in METHODS.items() if not any(more_than_sums(rule()) for rule in entry.rules)]
 
 
 def at(fed: eq.Federation) -> Consortium:

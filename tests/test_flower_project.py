@@ -39,11 +39,10 @@ from equipoise.cli import flower as flower_cli, main as cli
 from equipoise.federation.method import Method
 from equipoise.flower import InProcessGrid, Task, make_client_app
 from equipoise.flower.app import check_positive, check_site
-from equipoise.flower.deploy import certificates as certs, checks, local, processes, project, superlink
+from equipoise.flower.deploy import certificates as certs, checks, local, project, superlink
 from equipoise.flower.deploy.certificates import make_certificates
 from equipoise.flower.server.consortium import description
-from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import Roster
+from equipoise.flower.server.roster import Exchange, Roster
 from equipoise.flower.settings import AppSettings
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, configure
@@ -784,7 +783,7 @@ def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: Path, monkeyp
     script = tmp_path / "broken"
     script.write_text("#!/bin/sh\necho the port is taken\nexit 3\n")
     script.chmod(0o755)
-    monkeypatch.setattr(processes, "program", lambda name: str(script))
+    monkeypatch.setattr(local, "program", lambda name: str(script))
     with (
         pytest.raises(RunError, match=r"(?s)superlink ended with status 3.*the port is taken"),
         local.LocalFederation(tmp_path / "local", tmp_path),
@@ -971,8 +970,8 @@ def test_a_program_interrupted_while_it_starts_is_known_and_stopped(
         return begun[0]
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    monkeypatch.setattr(processes, "program", str)
-    here = processes.Processes(tmp_path, dict(os.environ), 1.0)
+    monkeypatch.setattr(local, "program", str)
+    here = local.Processes(tmp_path, dict(os.environ), 1.0)
     try:
         with pytest.raises(KeyboardInterrupt):
             here.start("site-0", "sleep", ["60"])

@@ -22,7 +22,7 @@ import equipoise as eq
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.flower.codec import Parcel
-from equipoise.flower.deploy import processes
+from equipoise.flower.deploy import local
 from equipoise.flower.server.consortium import Consortium
 from equipoise.flower.settings import AppSettings
 from equipoise.report.html import render
@@ -384,10 +384,10 @@ def test_a_private_file_is_private_whatever_was_there(tmp_path: Path) -> None:
 
 @posix
 def test_the_logs_of_processes_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "program", str)
+    monkeypatch.setattr(local, "program", str)
     (tmp_path / "site-0.log").write_text("old")
     (tmp_path / "site-0.log").chmod(0o644)
-    here = processes.Processes(tmp_path, dict(os.environ), 1.0)
+    here = local.Processes(tmp_path, dict(os.environ), 1.0)
     with umask(0):
         here.start("site-0", "true", [])
     here.stop("site-0")

@@ -18,7 +18,7 @@ from equipoise.core.rule import Rule, State, Visit
 from equipoise.engines import ENGINES
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
-from equipoise.engines.stacked import stacked
+from equipoise.engines.stacked import Stacks
 from equipoise.federation import guard
 from helpers import UNEQUAL, clients, difference, fast_first, federation, fitted, identical, samples, told, watched
 
@@ -113,7 +113,7 @@ def test_one_row_of_a_stack_is_not_used() -> None:
     """The others of the same answer are."""
 
     def broken(job: Job) -> Iterator[Answer]:
-        for answer in stacked(job):
+        for answer in Stacks(1)(job):
             trained = answer.trained.clone()
             if BAD in answer.rows:
                 trained[answer.rows.index(BAD), 0] = nan
@@ -334,7 +334,7 @@ def test_lengths_far_from_a_clients_own() -> None:
     assert guard.far_from_own({0: 10.0, 5: 1.0, 6: 1.0}, 9.0, past) == {}  # a round of three has a median of its own
 
 
-@pytest.mark.parametrize("engine", [sequential, stacked])
+@pytest.mark.parametrize("engine", [sequential, Stacks(1)])
 def test_of_two_clients_each_is_held_to_its_own_past(engine: Engine, tmp_path: Path) -> None:
     """Where a median of the round says nothing; what a client sent before is remembered over a stop, and a refused length is not."""
 

@@ -35,7 +35,7 @@ from equipoise.flower.app import make_client_app, serve
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import description, federation
-from equipoise.flower.server.exchange import Exchange
+from equipoise.flower.server.roster import Exchange
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import site as site_module

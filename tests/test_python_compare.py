@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.federation import progress_bar
+from equipoise.federation import standing
 from equipoise.records.directory import members
 from equipoise.runs import RunError
 from equipoise.system.terminal import Terminal
@@ -339,7 +339,7 @@ def test_the_bar_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
         return Handle()
 
     monkeypatch.setattr(IPython.display, "display", display)
-    monkeypatch.setattr(progress_bar, "Terminal", lambda **given: Terminal(**given, force_jupyter=True))
+    monkeypatch.setattr(standing, "Terminal", lambda **given: Terminal(**given, force_jupyter=True))
     compared(["fedavg"], seeds=1, progress=True)
     assert 'value="2" max="2"' in shown[-1]
     assert "fedavg, seed 0 2/2 a " in shown[-1]

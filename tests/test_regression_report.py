@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.federation.history import History
-from equipoise.federation.progress_bar import accuracies
-from equipoise.federation.standing import Standing
+from equipoise.federation.standing import Standing, accuracies
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.definitions import INDICES
 from equipoise.metrics.failure import guesses_mean

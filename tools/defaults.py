@@ -16,7 +16,7 @@ from rich.progress import Progress, TaskID
 
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
-from equipoise.federation.progress_bar import progress_bar
+from equipoise.federation.standing import progress_bar
 from equipoise.methods import METHODS
 from equipoise.metrics.performance import last_rounds
 from equipoise.report.notes import mixed_machines, releases

@@ -40,8 +40,7 @@ import equipoise as eq
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint
 from equipoise.flower.deploy import project
-from equipoise.flower.deploy.local import ONLINE, LocalFederation, free_ports
-from equipoise.flower.deploy.processes import descendants, end
+from equipoise.flower.deploy.local import ONLINE, LocalFederation, descendants, end, free_ports
 from equipoise.system.errors import RunError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"

@@ -18,10 +18,10 @@ from test_every_method import NAMES, OF_CLIENTS
 from torch import Tensor, nn
 
 import equipoise as eq
+from equipoise.engines import Stacks, Workers
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
-from equipoise.engines.workers import Stacks, Workers
 from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store

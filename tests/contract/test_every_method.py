@@ -17,7 +17,7 @@ import equipoise as eq
 from equipoise.core.rule import Cohort, Rule, Setup, State
 from equipoise.engines.job import Answer, Engine, Job
 from equipoise.engines.sequential import sequential
-from equipoise.engines.stacked import stacked
+from equipoise.engines.stacked import Stacks
 from equipoise.federation.method import Method, parse
 from equipoise.methods import METHODS
 from equipoise.testing import ContractError, checks
@@ -186,7 +186,7 @@ def test_result_does_not_depend_on_who_stands_beside_whom(name: str, kind: str) 
 def test_stacks_hold_several_clients(kind: str) -> None:
     """Otherwise the comparison of the engines would say nothing."""
     seen: list[tuple[Job, Answer]] = []
-    fitted("scaffold", ROUNDS, kind=kind, sizes=SIZES[kind], engine=watched(seen, stacked))
+    fitted("scaffold", ROUNDS, kind=kind, sizes=SIZES[kind], engine=watched(seen, Stacks(1)))
     assert max(len(answer.rows) for _, answer in seen) >= 3
 
 
@@ -543,7 +543,7 @@ def test_first_round_of_feddyn_is_twice_the_uniform_step() -> None:
 def test_private_coordinates_never_leave(rule: Rule, kind: str, over: str) -> None:
     method = Method((rule, *parse(over).rules))
     checks.private_stays(Subject(method, kind))
-    for engine in (sequential, stacked):
+    for engine in (sequential, Stacks(1)):
         stays_at_home(method, kind, engine)
 
 

@@ -207,6 +207,32 @@ def by_part(message: State, part: Tensor, values: Tensor, parts: int) -> Tensor:
     return zeros.scatter_add(-1, part, values)[..., :-parts].reshape(*part.shape[:-1], R, A, parts)
 
 
+def chance_of_positive(outputs: Tensor, row: Tensor) -> Tensor:
+    """The probability of the positive class [..., B], the row 1 of two, of ``outputs`` [..., B, C]."""
+    return outputs.double().softmax(-1).where((row == 1).unsqueeze(-2), 0).sum(-1)
+
+
+def bin_of(outputs: Tensor, row: Tensor, bins: int) -> Tensor:
+    """The bin [..., B], of so many of equal width, of :func:`chance_of_positive`."""
+    return (chance_of_positive(outputs, row) * bins).long().clamp(0, bins - 1)
+
+
+def histogram(visit: Visit, bins: int) -> Tensor:
+    """The client's samples of each cell and bin [..., R, A, bins] under the received model, in float64."""
+    message = visit.message
+    total = message["w"].new_zeros(())
+    for logits, _, batch, ok in visit.oracle.passes(visit.received):
+        part = cell_of(message, batch.y, sensitive(batch.s)) * bins + bin_of(logits, message["row"], bins)
+        total = total + by_part(message, part, ok.double(), bins)
+    return total
+
+
+def decided(predicted: Tensor, outputs: Tensor, row: Tensor, taken: Tensor, counts: Tensor) -> Tensor:
+    """The class [n] of samples: the positive one where ``taken``, else the best other; where ``counts`` is false, that ``predicted`` [n]."""
+    classes = torch.where(taken, row.argmax(), outputs.masked_fill(row == 1, -torch.inf).argmax(-1))
+    return torch.where(counts & (predicted >= 0), classes, predicted)
+
+
 def no_report(self: Any, setup: Setup) -> State:
     """A report of zeros."""
     zeros = setup.initial.new_zeros(2 if self.binary else setup.n_classes, factors(setup, self.attribute)[1])

@@ -61,7 +61,7 @@ class Neurons:
         self.sizes = tuple(g.size for g in groups)
         self.n = sum(self.sizes)
         self.extractable = False
-        modules = dict(model.net.named_modules(remove_duplicate=False))
+        self._modules = modules = dict(model.net.named_modules(remove_duplicate=False))
         self._rows: dict[int, Cut] = {}  # by the identity of a tensor of the network
         self._columns: dict[int, Cut] = {}
         for k, group in enumerate(self.groups):
@@ -122,9 +122,8 @@ class Neurons:
     def fits(self, units: Tensor) -> bool:
         """Whether a network of the units [K] can be extracted: convolutions need one channel at least."""
         parts = self._parts(units)
-        modules = dict(self.model.net.named_modules(remove_duplicate=False))
         return self.extractable and all(
-            part.any() or all(type(modules[name]) is nn.Linear for name in (*group.rows, *group.columns))
+            part.any() or all(type(self._modules[name]) is nn.Linear for name in (*group.rows, *group.columns))
             for part, group in zip(parts, self.groups, strict=True)
         )
 
@@ -138,8 +137,7 @@ class Neurons:
         The index [G'] (int64) has the parameters first, then the buffers, each in the small network's order:
         ``small.initial == model.initial[index]``.
         """
-        parts = self._parts(units)
-        modules = dict(self.model.net.named_modules(remove_duplicate=False))
+        parts, modules = self._parts(units), self._modules
         for part, group in zip(parts, self.groups, strict=True):
             kinds = {type(modules[name]).__name__ for name in (*group.rows, *group.columns)} - {"Linear"}
             if kinds and not part.any():

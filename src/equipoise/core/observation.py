@@ -254,7 +254,7 @@ def _remembered(
 
 
 def _register(net: nn.Module, copy: nn.Module, place: Place) -> str:
-    """How an attribute becomes part of the model."""
+    """The ``register_buffer`` line that makes an attribute part of the model."""
     first, now = (getattr(named(n, place.module), place.name, None) for n in (net, copy))
     if isinstance(first, bool | int | float):
         zero = type(first) is int and first == 0

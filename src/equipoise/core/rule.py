@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import isfunction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
@@ -595,6 +595,27 @@ class LossRule(Rule):
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         """The loss, and the state as it was."""
         return {"loss": visit.oracle.loss(visit.received)}, visit.state
+
+
+class CatalogueEntry(NamedTuple):
+    """One name of the catalogue: its rules, where they come from, named sets of hyper-parameters.
+
+    ``values`` are the defaults of this name where they are not those of its rules (FedISM is FedISM+ with another radius).
+    ``remarks`` are added to the docstrings of the rules.
+    """
+
+    rules: tuple[type[Rule], ...]
+    summary: str
+    citation: str
+    presets: Mapping[str, Mapping[str, Any]] = {}
+    values: Mapping[str, Any] = {}
+    remarks: str = ""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every hyper-parameter of this name with its default."""
+        own = {f.name: f.default for rule in self.rules for f in fields(rule)}
+        return {**own, **self.values}
 
 
 def read_per_client(values: Sequence[float], setup: Setup, name: str) -> Tensor:

@@ -55,7 +55,8 @@ def pack_change(new: Tensor, old: Tensor) -> Message:
     ``values`` with their positions (``index`` int32), with one bit for every entry (``bits``), or all values.
     """
     changed = new != old
-    form = _form(int(changed.count_nonzero()), len(new), new.element_size())
+    sizes = _sizes(int(changed.count_nonzero()), len(new), new.element_size())
+    form = min(sizes, key=lambda name: sizes[name])
     if form == "all":
         return {"values": new.clone()}
     if form == "index":
@@ -75,11 +76,6 @@ def unpack_change(message: Message, old: Tensor) -> Tensor:
 
 def _sizes(changed: int, n: int, item: int) -> dict[str, int]:
     return {"index": changed * (item + INDEX), "bits": changed * item + -(-n // 8), "all": n * item}
-
-
-def _form(changed: int, n: int, item: int) -> str:
-    sizes = _sizes(changed, n, item)
-    return min(sizes, key=lambda form: sizes[form])
 
 
 def change_size(changed: int, n: int, item: int) -> int:

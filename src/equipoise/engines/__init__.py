@@ -11,7 +11,7 @@ from equipoise.data.samples import Absent, Samples
 from equipoise.engines.job import Engine
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
-from equipoise.engines.workers import Stacks, Workers
+from equipoise.engines.stacked import Stacks, Workers
 
 ENGINES: Mapping[str, Callable[[int, int | None], Engine]] = {
     "sequential": lambda workers, chunk: sequential,

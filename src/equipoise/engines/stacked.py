@@ -1,33 +1,28 @@
-"""Many clients as one tensor program: for small networks and many clients."""
+"""Many clients at a time: as one tensor program, for small networks, and over the cores of one machine.
+
+Threads share the cores, so no data is copied or sent.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from textwrap import shorten
 
 from equipoise.core.model import Model, Stacked
 from equipoise.core.oracle import Oracle
 from equipoise.data.samples import Samples, stack
-from equipoise.engines.job import Answer, Job
-from equipoise.engines.sequential import sequential
+from equipoise.engines.job import Answer, Job, draws
+from equipoise.engines.processes import can_be_sent
+from equipoise.engines.sequential import OneByOne, sequential
+from equipoise.system.threads import run_unordered
 from equipoise.system.tree import span
 
 log = logging.getLogger(__name__)
 MEMORY = 64 << 20  # bytes for the vectors of one stack; larger ones are no faster, and take their memory
 ON_DEVICE = 4 << 30  # the same on a GPU, where the cache does not count
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
-
-
-def stacked(job: Job) -> Iterator[Answer]:
-    """Visit the clients in stacks of similar size.
-
-    Raises
-    ------
-    ValueError : a network with dropout, whose random numbers cannot be those of the sequential engine, or streamed data.
-    """
-    require_stackable(job)
-    together = Together(job.model, warn)
-    for rows in stacks(job):
-        yield from together(job, rows)
+FEWEST, MOST = 20, 256  # clients of a stack, by default: smaller stacks waste time, larger ones leave cores idle
 
 
 class Together:
@@ -48,18 +43,8 @@ class Together:
             yield from (answer.within(rows) for answer in sequential(job.part(rows)))
 
 
-def warn(error: Exception) -> None:
-    """Say that clients cannot be trained as one stack."""
-    reason = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …")
-    log.warning(
-        "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
-        "This message appears once per run. If it is so in all rounds, engine='workers' is faster.",
-        reason,
-    )
-
-
 def require_stackable(job: Job) -> None:
-    """Raise ``ValueError`` if the clients cannot be stacked, see :func:`stacked`."""
+    """Raise ``ValueError`` for a network with dropout, whose random numbers cannot be those of other engines, or streamed data."""
     if job.model.random:
         raise ValueError(
             "The stacked engine cannot draw the random numbers of dropout or of a transform as the other engines do. "
@@ -104,3 +89,80 @@ def _visit(job: Job, together: Stacked, rows: tuple[int, ...]) -> Answer:
     trained, reports, states, losses = job.visit(oracle, index, rows)
     together.require_unchanged(trained)
     return Answer(rows, trained, reports, states, losses=losses)
+
+
+# over the cores
+@dataclass(frozen=True)
+class Workers:
+    """Visit clients in ``n`` threads of one core each, the longest first.
+
+    The result does not depend on ``n``: it is that of the sequential engine with one thread inside operations.
+    """
+
+    n: int
+
+    def __call__(self, job: Job) -> Iterator[Answer]:
+        """The answers in the order in which they are ready."""
+        if draws(job):
+            what = (
+                "The network, or the transform of its inputs, draws" if job.model.random else "Streamed data may draw"
+            )
+            instead = "engine='processes', where every worker has its own, or " if can_be_sent(job.model) else ""
+            raise ValueError(
+                f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
+                f"Use {instead}engine='sequential'."
+            )
+        yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, self.n)
+
+
+@dataclass
+class Stacks:
+    """Visit stacks of at most ``chunk`` clients in ``n`` threads of one core each.
+
+    The result depends on ``chunk`` by rounding, and not on ``n``. None: a quarter of the clients, from 20 to 256. Every run has
+    its own engine, which warns of its first stack that fails.
+    """
+
+    n: int
+    chunk: int | None = None
+    warned: bool = field(default=False, init=False)
+
+    def __call__(self, job: Job) -> Iterator[Answer]:
+        """The answers in the order in which they are ready.
+
+        Raises
+        ------
+        ValueError : the clients cannot be stacked, see :func:`require_stackable`.
+        """
+        require_stackable(job)
+        if job.received.device.type != "cpu":  # a GPU works on one stack at a time: as large as fits
+            chunk = self.chunk
+        else:
+            chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
+        yield from _spread(job, stacks(job, chunk)[::-1], partial(Together, failed=self._failed), self.n)
+
+    def _failed(self, error: Exception) -> None:
+        """Say once that clients cannot be trained as one stack."""
+        if self.warned:
+            return
+        self.warned = True
+        reason = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …")
+        log.warning(
+            "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
+            "This message appears once per run. If it is so in all rounds, engine='workers' is faster.",
+            reason,
+        )
+
+
+def _spread(
+    job: Job, parts: Sequence[Sequence[int]], kind: Callable[[Model], OneByOne | Together], n: int
+) -> Iterator[Answer]:
+    """Visit the clients of each part in one of ``n`` threads; on a GPU, in one thread."""
+    n = n if job.received.device.type == "cpu" else 1
+
+    def make() -> Callable[[Sequence[int]], list[Answer]]:
+        visitor = kind(job.model)
+        return lambda rows: list(visitor(job, rows))
+
+    for _, answers in run_unordered(parts, make, n):
+        yield from answers

@@ -13,9 +13,8 @@ from equipoise.core.settings import Settings
 from equipoise.federation.evaluation import EvaluationSets, deployed
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import Method
-from equipoise.federation.progress_bar import progress_bar
 from equipoise.federation.round import looking, one_round
-from equipoise.federation.standing import ProgressLog
+from equipoise.federation.standing import ProgressLog, progress_bar
 from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.records.meta import Contribution
 from equipoise.records.record import shorten

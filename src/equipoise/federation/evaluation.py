@@ -1,9 +1,11 @@
-"""The models of the server and of the clients that are evaluated, and their scores."""
+"""The models of the server and of the clients that are evaluated, and their scores on test sets and on what clients hold out."""
 
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -15,14 +17,15 @@ from equipoise.core.oracle import Oracle
 from equipoise.core.outputs import Outputs, outputs_of, overlapping
 from equipoise.core.rule import State, Visit, overrides
 from equipoise.core.solver import at
-from equipoise.core.tally import together
+from equipoise.core.tally import Tally, together
 from equipoise.core.task import Classification, Task
-from equipoise.data.samples import Absent, Awaited, LoadError, Samples
+from equipoise.data.samples import Absent, Awaited, LoadError, Samples, joined, loaded
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES
+from equipoise.metrics.failure import of_use
 from equipoise.metrics.own import Found, Measure, recorded
-from equipoise.records.record import Clients, Record, Score, Sums
+from equipoise.records.record import Clients, Record, Score, Sums, Validation
 from equipoise.system.tree import aligned
 
 log = logging.getLogger(__name__)
@@ -71,9 +74,9 @@ def deployed(trial: Trial, p: Progression, m: int, *, deploys: bool = True) -> T
     ------
     LoadError : it must train first, and its data cannot be loaded.
     """
-    own = None if p.own is None else p.own[m]
-    states = [{k: v[m] for k, v in state.items()} for state in p.clients]
-    return used(trial, p.t, m, trial.data[m], handed(trial, p, m), own, states, deploys=deploys)
+    given, own = handed(trial, p, m), None if p.own is None else p.own[m]
+    given = given if deploys else replace(given, messages=[])
+    return used(trial, p.t, m, trial.data[m], given, own, _states(p, m))
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,8 @@ def used(
     given: Handed,
     own: Tensor | None,
     states: Sequence[State],
-    *,
-    deploys: bool = True,
 ) -> Tensor:
-    """The model with which a client predicts, a whole vector [G], from what the server sent.
+    """The model with which a client predicts, a whole vector [G], from what the server sent; without messages it does not train for that.
 
     ``data`` are those of client ``m``, ``own`` [G] has its private coordinates, ``states`` its state per rule.
     """
@@ -118,7 +119,7 @@ def used(
     whole = None if given.units is None or trial.neurons is None else trial.neurons.held(given.units)
     held = None if whole is None else whole[: trial.model.n_params]
     vector = vector if whole is None else vector.where(whole, 0)
-    if not deploys or not given.messages:
+    if not given.messages:
         return vector
     oracle = oracle_of(trial, t, m, data)
     random = trial.model.random or data.content is None
@@ -187,8 +188,12 @@ def deciding(trial: Trial, p: Progression, m: int | None) -> list[State]:
     """The states by which rules decide what is predicted: the server's, with client ``m``'s own; None for what is no client's."""
     if m is None or not trial.method.own_decisions:
         return p.server
-    clients = [{key: x[m] for key, x in state.items()} for state in p.clients]
-    return [{**server, **client} for server, client in zip(p.server, clients, strict=True)]
+    return [{**server, **client} for server, client in zip(p.server, _states(p, m), strict=True)]
+
+
+def _states(p: Progression, m: int) -> list[State]:
+    """The state of client ``m`` for each rule."""
+    return [{key: x[m] for key, x in state.items()} for state in p.clients]
 
 
 def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples], server: Sequence[State]) -> list[Outputs]:
@@ -381,3 +386,120 @@ def _measured(own: Sequence[Measure], parts: Sequence[Outputs]) -> list[Found]:
     """Users' own measures on samples in parts."""
     p, y, predicted = (np.concatenate(arrays) for arrays in zip(*(outputs.given for outputs in parts), strict=True))
     return [measure(p, y, predicted) for measure in own]
+
+
+# on what clients hold out of their own training samples
+EVERYBODY = "all"  # what the clients are called together where they belong to no groups
+
+Held = Samples | Absent | None
+Tallied = Tally | None  # None: not measured
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The samples that each client holds out, None where it has too few, and the group it belongs to."""
+
+    sets: tuple[Held, ...]
+    groups: tuple[str, ...] | None
+
+    @cached_property
+    def _together(self) -> tuple[list[int], Samples | None]:
+        """The clients whose samples are in memory and of one kind, and all of these as one data set."""
+        here = {m: d for m, d in enumerate(self.sets) if isinstance(d, Samples)}
+        kinds = {m: d.content.kind for m, d in here.items() if d.content is not None}
+        alike = [m for m, kind in kinds.items() if kind == next(iter(kinds.values()))]
+        return alike, joined([here[m] for m in alike]) if alike else None
+
+    def header(self, names: Sequence[str], share: float) -> list[str]:
+        """A line about what is held out, and who holds out nothing."""
+        lacking = [name for name, d in zip(names, self.sets, strict=True) if d is None]
+        held = sum(d.size for d in self.sets if d is not None)
+        people = any(d is not None and d.persons < d.size for d in self.sets)
+        source = "the people in its training samples" if people else "its own training samples"
+        line = f"validation: each client holds out {100 * share:g} % of {source}, {held} samples in all"
+        if lacking:
+            more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+            line += f"; too few to hold one out, so no validation of {', '.join(lacking[:3])}{more}"
+        return [line]
+
+    def record(self, trial: Trial, p: Progression, rounds: int, measures: Sequence[str] = ()) -> Record:
+        """How the model with which each client predicts does on what it held out; personal models in rounds of costly evaluations.
+
+        ``measures`` are recorded by group, as far as they follow from sums; sums by sensitive attribute in rounds of costly evaluations.
+        """
+        if not personal(trial, p):
+            tallies, answered = self._shared(trial, published(trial, p), p.server)
+        elif costly(p.t, rounds):
+            each = [
+                None
+                if d is None
+                else measured(trial, deployable(trial, p, m), d, self._name(trial, m), deciding(trial, p, m))
+                for m, d in enumerate(self.sets)
+            ]
+            tallies = [None if outputs is None else outputs.tally for outputs in each]
+            answered = [*filter(None, each)]
+        else:
+            return {}
+        record = pooled(trial.model.task, tallies, self.groups, measures)
+        if record and costly(p.t, rounds):
+            if people := Outputs.joined(answered).people(joined=False):
+                record["validation"]["by"] = people
+            wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
+            cast(dict[str, Any], record["validation"]).update(of_use([outputs.score(wanted) for outputs in answered]))
+        return record
+
+    @staticmethod
+    def _name(trial: Trial, m: int) -> str:
+        return trial.names[m] if m < len(trial.names) else f"client {m}"
+
+    def _shared(self, trial: Trial, vector: Tensor, server: Sequence[State]) -> tuple[list[Tallied], list[Outputs]]:
+        """Of one model [G], for all clients: those in memory in one pass, the others one after another; and all its outputs."""
+        tallies: list[Tallied] = [None] * len(self.sets)
+        answered: list[Outputs] = []
+        here, data = self._together
+        if data is not None:
+            [outputs] = answers(trial, vector, [data], server)
+            answered.append(outputs)
+            sizes = [d.size for m in here if (d := self.sets[m]) is not None]
+            for m, n, end in zip(here, sizes, accumulate(sizes), strict=True):
+                tallies[m] = outputs.take(slice(end - n, end)).tally
+        for m, d in enumerate(self.sets):
+            if d is not None and m not in here:
+                outputs_of_client = measured(trial, vector, d, self._name(trial, m), server)
+                if outputs_of_client is not None:
+                    tallies[m] = outputs_of_client.tally
+                    answered.append(outputs_of_client)
+        return tallies, answered
+
+
+def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str, server: Sequence[State]) -> Outputs | None:
+    """The outputs of a whole vector [G] for one client's samples; None, with a warning, if they cannot be read."""
+    try:
+        outputs = answers(trial, vector, [loaded(data)], server)[0]
+        _ = outputs.tally  # or what a user's task raises
+        return outputs
+    except Exception as error:  # whatever a user's data set raises concerns this client only
+        if data.content is not None:
+            raise
+        log.warning("%s is not validated: its data cannot be read: %s: %s", who, type(error).__name__, error)
+        return None
+
+
+def pooled(
+    task: Task, tallies_of_clients: Sequence[Tallied], groups: Sequence[str] | None, measures: Sequence[str] = ()
+) -> Record:
+    """The entry of a record: over all samples that are held out, by group, with more ``measures``, and by client."""
+    groups = [EVERYBODY] * len(tallies_of_clients) if groups is None else groups
+    members: dict[str, list[Tallied]] = {}
+    for group, tally in zip(groups, tallies_of_clients, strict=True):
+        members.setdefault(group, []).append(tally)
+    by_group = {group: together(tallies) for group, several in members.items() if (tallies := [*filter(None, several)])}
+    if not by_group:
+        return {}
+    clients = {
+        task.main: [None if tally is None else tally.main for tally in tallies_of_clients],
+        "loss": [None if tally is None else float(tally.mean_loss) for tally in tallies_of_clients],
+    }
+    groups_of = {group: tally.score(measures) for group, tally in by_group.items()}
+    every = together(filter(None, tallies_of_clients)).score()
+    return {"validation": cast(Validation, {**every, "groups": groups_of, "clients": clients})}

@@ -23,7 +23,7 @@ from equipoise.core.task import Regression, Task, task_of
 from equipoise.data.batch import count
 from equipoise.data.holdings import examples as example_images, holdings
 from equipoise.data.samples import Samples, Transform, as_inputs, check, loaded, rounding
-from equipoise.federation import checkpoint, contribution as contributions, directory as files, evaluation, provenance
+from equipoise.federation import checkpoint, contribution as contributions, directory as files, evaluation
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
@@ -40,9 +40,8 @@ from equipoise.federation.preparation import (
     recorded_of,
     who_comes,
 )
-from equipoise.federation.progress_bar import accuracies, progress_bar
 from equipoise.federation.round import one_round
-from equipoise.federation.standing import ProgressLog, Standing, shown_rate
+from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop, check_stop
 from equipoise.federation.trial import Progression, begin
 from equipoise.metrics.classification import RATES
@@ -204,7 +203,7 @@ class Federation(Arrangement):
         presence, attackers = who_comes(inputs, rules, settings, sets.groups, here=not away)
         given, settings = (inputs, settings) if rules.sharing.clients else inputs.pooled(settings)
         choice = choose_engine(given, settings) if population is None else population.choice
-        self.trial = prepare(
+        trial = prepare(
             given,
             rules,
             optimiser,
@@ -212,12 +211,10 @@ class Federation(Arrangement):
             choice.engine,
             groups=neurons,
             workers=workers or torch.get_num_threads(),
-            away=away,
-            presence=presence,
-            attackers=attackers,
             attributes=given.values(people),
             positive=None if target is None else target.number,
         )
+        self.trial = replace(trial, away=away, presence=presence, attackers=attackers)
         super().__init__(
             inputs, sets, held, called, people, target, least_group, select, population, choice, measured, of_people
         )
@@ -259,7 +256,7 @@ class Federation(Arrangement):
         """What a reader of the results must know about how they were made."""
         held = [] if self.held is None else self.held.header(self.names, self.trial.settings.validation)
         about = [self.positive.sentence] if self.positive is not None and RATES in self.tests.measures else []
-        return [*provenance.header(self.trial, self.engine_choice), *held, *about, *self.repeated]
+        return [*self.trial.header(self.engine_choice), *held, *about, *self.repeated]
 
     @property
     def personal(self) -> bool:
@@ -328,7 +325,7 @@ class Federation(Arrangement):
         for doubt in self._doubts(total):
             log.warning("%s", doubt)
         path = Path(directory) if directory is not None else None
-        self.machines = provenance.machines(self.machines, self.trial, self.progress.t)
+        self.machines = self.trial.machines(self.machines, self.progress.t)
         self.prepare(total, progress=progress)
         lines, method = ProgressLog(progress), own_code.short(str(self.method))
         called = f"{method}, seed {self.trial.settings.seed}"
@@ -474,7 +471,7 @@ class Federation(Arrangement):
 
     @property
     def history(self) -> History:
-        """What happened so far."""
+        """The records of the run so far, and its description."""
         meta: Meta = {
             "method": own_code.short(str(self.method)),
             "in_force": in_force(self.method),
@@ -513,7 +510,7 @@ class Federation(Arrangement):
 
     @cached_property
     def holdings(self) -> Content:
-        """Who has what, as far as it is known without reading samples: see :func:`equipoise.data.holdings.holdings`."""
+        """Samples, classes and groups of each client, without reading data: see :func:`equipoise.data.holdings.holdings`."""
         trial = self.trial
         return holdings(self.names, self.tests.groups, self.inputs.data, self.tests.sets, trial.setup.n_classes)
 
@@ -652,33 +649,25 @@ class Federation(Arrangement):
         ------
         ValueError : the folder holds something, or a network, task or transform of your own cannot be in a bundle.
         """
-        from equipoise.bundle.saving import save
-        from equipoise.federation.taking import trained
-        from equipoise.federation.thresholds import recalibrated
+        from equipoise.bundle.saving import Trained, save
+        from equipoise.federation.thresholds import measure_bundle, recalibrated
 
         if recalibrate is not None and client is not None:
             raise ValueError("recalibrate is for the global model, which validation rows judge. Leave it out.")
-        save(
-            Path(directory),
-            trained(
-                self.trial,
-                self._vector(client),
-                self.chosen.t,
-                self.tests,
-                {**self.history.meta, "config": config or {}},
-                samples=self.inputs.first,
-                client="" if client is None else self.names[client],
-                data=data or {},
-                server=evaluation.deciding(self.trial, self.chosen, client),
-                threshold=threshold if isinstance(threshold, float | int) else threshold.value,
-                chosen=None if isinstance(threshold, float | int) else threshold.document,
-                recalibration=None if recalibrate is None else recalibrated(self, recalibrate),
-            ),
-            license=license,
-            use=use,
-            contact=contact,
-            onnx=onnx,
+        draft = Trained(
+            self.model,
+            self._vector(client),
+            self.inputs.first,
+            History((), {**self.history.meta, "config": config or {}}),
+            "" if client is None else self.names[client],
+            data or {},
+            threshold=threshold if isinstance(threshold, float | int) else threshold.value,
+            chosen=None if isinstance(threshold, float | int) else threshold.document,
+            recalibration=None if recalibrate is None else recalibrated(self, recalibrate),
         )
+        server = evaluation.deciding(self.trial, self.chosen, client)
+        made = measure_bundle(self.trial, self.tests, server, self.chosen.t, draft)
+        save(Path(directory), made, license=license, use=use, contact=contact, onnx=onnx)
 
     # checkpoints
     @property

@@ -109,9 +109,9 @@ def not_finite(answer: Answer) -> dict[int, str]:
 
 
 def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
-    """The rows of answers with a report that its rule does not make, or out of the bounds that it declares, with the first of them.
+    """The rows of answers with an undeclared or out-of-bounds report, each with its first such report.
 
-    All that is compared leaves the GPU at once.
+    All numbers leave the GPU at once.
     """
     problems: dict[int, str] = {}
     places, numbers = list[tuple[int, str, Bounds]](), list[Tensor]()
@@ -156,7 +156,7 @@ def _listed(keys: Iterable[str]) -> str:
 
 
 def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str]:
-    """Those of some ``rows`` of trained models [M, G] with running variances below 0, or counts that no training of the round gives."""
+    """The rows, of ``rows`` of trained models [M, G], with negative running variances or with counts that no training of the round gives."""
     problems: dict[int, str] = {}
     if len(at := job.model.variances):
         least = trained[:, at].amin(1).tolist()
@@ -221,7 +221,7 @@ def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: s
 
 
 def far_from_own(lengths: Mapping[int, float], limit: float, past: Mapping[int, Sequence[float]]) -> dict[int, str]:
-    """The same by the median of the client's own ``past`` ones, NaN before the first: all that can be told of fewer than three clients."""
+    """As :func:`far`, by the median of the client's own ``past`` lengths (NaN before the first): the only measure for fewer than three clients."""
     own = {row: _median(past.get(row, ())) for row in lengths if len(lengths) < 3}
     return {
         row: f"the update is {lengths[row] / median:.3g} times as long as the median of its own past ones, and norm_limit is {limit:g}"

@@ -1,4 +1,4 @@
-"""Methods: sums of rules, their names, and what cannot be summed."""
+"""Methods: sums of rules, their names, what cannot be summed, and which servers need only sums."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.model import Model
-from equipoise.core.rule import OWNS, SEES, Rule, Sees, overrides, uncalled
+from equipoise.core.rule import OWNS, SEES, CatalogueEntry, Rule, Sees, overrides, uncalled
 from equipoise.core.solver import Solver
 from equipoise.core.task import Task
 from equipoise.methods import ALIASES, METHODS
@@ -385,3 +384,35 @@ def read_values(pairs: Iterable[tuple[str, str]], name: str) -> dict[str, object
             raise MethodError(f"{name}: {key!r} is given twice. Keep one of them.")
         given[key] = read_value(value)
     return given
+
+
+# methods whose server needs only a sum of the updates
+def require_own_weights(method: Method) -> None:
+    """Require that the server of a method needs only a sum, in which each site's weight follows from its own samples.
+
+    Raises
+    ------
+    MethodError : it does not.
+    """
+    for rule, part in zip(method.rules, method.parts, strict=True):
+        if why := more_than_sums(rule):
+            can = [name for name in METHODS if not any(more_than_sums(r()) for r in METHODS[name].rules)]
+            raise MethodError(
+                f"secure=true: {part} cannot be used, because {why}, and the server sees sums only. Usable methods, "
+                f"also in sums: {', '.join(can)}. Choose among them, or set secure=false."
+            )
+
+
+def more_than_sums(rule: Rule) -> str:
+    """Why a rule cannot be used if the server sees sums only; empty if it can."""
+    if rule.declared.sees == "nothing":
+        return "nothing is summed in it"
+    if rule.declared.sees == "scalars+sum":
+        return (
+            "it weighs a site by the reports of others, and a server that sends a site such a weight learns its update"
+        )
+    if rule.declared.sees != "sum":
+        return "the server must see what each site sends"
+    if rule.declared.reports and not overrides(rule, "no_report"):
+        return f"every site reports {rule.declared.reports.removeprefix('its ')} to the server, and no_report does not define its form"
+    return ""

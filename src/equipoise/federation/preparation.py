@@ -19,12 +19,11 @@ from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import Absent, Transform
 from equipoise.engines import ENGINES, EngineChoice, choose
 from equipoise.federation.checkpoint import Kept
-from equipoise.federation.evaluation import EvaluationSets
+from equipoise.federation.evaluation import EvaluationSets, HeldOut
 from equipoise.federation.inputs import Frame, Groups
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import NONE
 from equipoise.federation.trial import Progression, Trial
-from equipoise.federation.validation import HeldOut
 from equipoise.metrics.classification import chosen
 from equipoise.metrics.groups import Positive
 from equipoise.metrics.own import KNOWN, Measure, divided
@@ -54,7 +53,7 @@ class Population(Protocol):
         """Scores of the models after a round; ``tests`` are the server's own test sets."""
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
-        """As :meth:`equipoise.federation.validation.HeldOut.record`, on what the clients hold out; ``tests`` know their groups."""
+        """As :meth:`equipoise.federation.evaluation.HeldOut.record`, on what the clients hold out; ``tests`` know their groups."""
 
     def standalone(self, trial: Trial, tests: EvaluationSets, rounds: int) -> Contribution:
         """The accuracy of each client that trains alone, as :meth:`equipoise.Federation.standalone` gives it."""
@@ -117,13 +116,10 @@ def prepare(
     *,
     groups: Groups | None,
     workers: int = 1,
-    away: bool = False,
-    presence: Presence | None = None,
-    attackers: Attackers | None = None,
     attributes: Mapping[str, int] | None = None,
     positive: int | None = None,
 ) -> Trial:
-    """Everything about a run that does not change.
+    """Everything about a run that does not change, of clients that are in this process, all available and none attacking.
 
     Parameters
     ----------
@@ -131,8 +127,6 @@ def prepare(
     method, solver, settings : as for :class:`equipoise.Federation`; so is ``workers``.
     engine : the name of the engine.
     groups : the hidden units, ``neurons`` of :class:`equipoise.Federation`.
-    away : the clients are not in this process.
-    presence, attackers : available clients, and those that attack, in a simulation.
     attributes, positive : see :class:`equipoise.core.rule.Setup`.
 
     Raises
@@ -174,10 +168,7 @@ def prepare(
         chances=chances(inputs.transform),
         oracle=_oracle(inputs, solver),
         neurons=neurons,
-        presence=presence,
-        attackers=attackers,
         workers=workers,
-        away=away,
     )
 
 

@@ -1,4 +1,4 @@
-"""How far a run is, for logs and for tables of runs."""
+"""How far a run is: for logs, for tables of runs, and as a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from html import escape
+from importlib import import_module
 from statistics import fmean
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 from equipoise.core.rates import RateLike, at, rate
 from equipoise.metrics.groups import large
@@ -21,6 +28,8 @@ LAST = 10  # rounds whose mean time is that of those to come
 TENTH = Said("worst tenth of the clients", "tenth")
 EVERY = 60.0  # seconds between the lines of a log
 AGO = "%Y-%m-%d %H:%M"
+BAR = 20  # columns that the bar has at least
+BESIDE = 12  # columns of the time that is left, and of the gaps
 
 
 @dataclass(frozen=True)
@@ -160,3 +169,74 @@ class ProgressLog:
         rest += f", all end about {clock(all_end)}" if all_end else ""
         text = f"{datetime.now():{AGO}} {name}: {standing}{rest}"
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+# on a terminal, or in a notebook
+def progress_bar(wanted: bool) -> Progress:
+    """A bar on standard error, if that is a terminal, or in the output of a notebook; its tasks have a field ``accuracy``."""
+    console = Terminal(stderr=True)
+    if wanted and console.is_jupyter:
+        return _InNotebook(disable=True)  # rich's own needs ipywidgets there
+    return Progress(
+        _Name(Column(no_wrap=True)),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        _Accuracies(console),
+        console=console,
+        disable=not (wanted and console.is_terminal),
+    )
+
+
+def accuracies(record: Record, least: int = 1, simulated: Collection[str] = ()) -> list[str]:
+    """The accuracy of a round, or another main measure, on each test set with so many people at least, or of a simulated client."""
+    shown = {name: (main_in(score), score) for name, score in large(record, least, simulated).items()}
+    return [f"{name} {main.brief(score[main.name], 0)}{main.unit}" for name, (main, score) in shown.items()]
+
+
+class _InNotebook(Progress):
+    """The bar as HTML, in an output that is replaced by the next."""
+
+    _output: Any = None  # IPython's, which has no types
+
+    def update(self, *args: Any, **fields: Any) -> None:
+        """Note how far a task is, and show it."""
+        super().update(*args, **fields)
+        shown = "<br>".join(
+            f'<progress value="{task.completed:g}" max="{task.total:g}"></progress> '
+            + escape(
+                visible(f"{task.description} {task.completed:g}/{task.total:g} {' '.join(task.fields['accuracy'])}")
+            )
+            for task in self.tasks
+        )
+        display = import_module("IPython.display")
+        if self._output is None:
+            self._output = display.display(display.HTML(shown), display_id=True)
+        else:
+            self._output.update(display.HTML(shown))
+
+
+class _Name(ProgressColumn):
+    """What is done, shortened."""
+
+    def render(self, task: Task) -> Text:
+        text = Text(task.description, no_wrap=True)
+        text.truncate(24, overflow="ellipsis")
+        return text
+
+
+class _Accuracies(ProgressColumn):
+    """The accuracies that fit next to the bar."""
+
+    def __init__(self, console: Terminal) -> None:
+        super().__init__(Column(no_wrap=True))  # so that it is the bar that gives way
+        self.console = console
+
+    def render(self, task: Task) -> Text:
+        room = self.console.width - BAR - BESIDE - min(24, len(task.description)) - 2 * len(str(task.total)) - 1
+        shown = ""
+        for accuracy in task.fields["accuracy"]:
+            if len(shown) + 1 + len(accuracy) > room:
+                break
+            shown += f" {accuracy}" if shown else accuracy
+        return Text(shown, no_wrap=True)

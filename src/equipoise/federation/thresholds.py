@@ -1,29 +1,36 @@
-"""The threshold of a binary classifier: chosen on validation rows, with what it does by group on test rows."""
+"""What is made of a trained model: a threshold chosen on validation rows, with its rates by group on test rows, and a bundle."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.bundle.saving import Trained
 from equipoise.core.outputs import Outputs
-from equipoise.core.task import Classification
+from equipoise.core.rule import State
+from equipoise.core.task import Classification, Regression
 from equipoise.data.samples import loaded
-from equipoise.federation.evaluation import answers, published
+from equipoise.federation.evaluation import EvaluationSets, answers, published
+from equipoise.federation.trial import Trial
 from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
+from equipoise.metrics.classification import RATES
 from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import people_of, rates_of
 from equipoise.metrics.intervals import Interval, sizes_by, wilson
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose
+from equipoise.records.history import History
+from equipoise.records.meta import Meta
+from equipoise.records.record import Record
 from equipoise.records.threshold import FILE, USES_GROUP, ByGroup, Chosen, Estimate, RatesAt, Recalibrated, mark, masked
 from equipoise.system.files import write_atomically
-from equipoise.system.seals import sealed_json
+from equipoise.system.seals import sealed_json, typed
 from equipoise.system.suggestions import some, unknown
 from equipoise.system.tensor_files import as_bytes
 
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 
 MOST: Final = 50  # clients that are listed
 CLIENT: Final = "client"
+HALF: Final = Decision()  # for the more probable class
 # probabilities of the positive class, and which samples are of it
 Scores = tuple[NDArray[np.float64], NDArray[np.bool_]]
 NO_ROWS = (
@@ -347,3 +355,53 @@ def _text(estimate: Estimate) -> str:
     if estimate["value"] is None:
         return "of too few"
     return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**estimate)
+
+
+# the bundle of a trained model
+def measure_bundle(trial: Trial, tests: EvaluationSets, server: Sequence[State], t: int, draft: Trained) -> Trained:
+    """The bundle of a model after ``t`` rounds, with its scores on test sets by the decisions that the bundle makes.
+
+    Parameters
+    ----------
+    server : the states of the server by which rules decide.
+    draft : all but these decisions and the record; its history has no record yet.
+
+    Raises
+    ------
+    ValueError : the method decides by chance, or by several attributes together.
+    """
+    record: Record = {"round": t - 1}
+    history, chosen = draft.history, draft.chosen
+    by_group = chosen and chosen["by_group"]
+    decision = Decision.at(draft.threshold, by_group) if by_group or draft.threshold != 0.5 else HALF
+    if chosen is None and decision == HALF:
+        decision = decision_of(trial, server, history.attributes) or HALF
+    decision = replace(decision, calibration=draft.recalibration and typed(Recalibration, draft.recalibration))
+    meta: Meta = {**history.meta, "select": "last"}
+    if tests.sets:
+        rates = () if isinstance(trial.model.task, Regression) else (RATES,)
+        measures = tuple(dict.fromkeys((*tests.measures, *rates)))
+        sets, positive = replace(tests, measures=measures), history.positive
+        answered = sets.answered(trial, draft.vector, ())
+        if decision != HALF and positive is not None and len(history.classes) == 2:
+            answered = {
+                name: outputs.decided(decision, positive.number, history.attributes)
+                for name, outputs in answered.items()
+            }
+        record = {**sets.of_global(trial, answered, t, t), **record}
+        meta["measures"] = list(measures)
+    return replace(draft, history=History((record,), meta), decision=None if decision == HALF else decision)
+
+
+def decision_of(trial: Trial, server: Sequence[State], attributes: Mapping[str, Sequence[str]]) -> Decision | None:
+    """How the rules of a method decide, if it is not for the most probable class: by an edge for each value of one attribute."""
+    for k in trial.method.overriding("decide"):
+        made = trial.method.rules[k].edges(server[k])
+        name = (made[0] or next(iter(attributes), "")) if made else ""
+        if made is None or len(attributes.get(name, ())) != len(made[1]):
+            raise ValueError(
+                f"{trial.method} decides by chance, or by values of attributes that have no names here, which a bundle does not. Name the groups, "
+                "take a form of the method without chance, or replace its decisions, in Python save_bundle(..., threshold=0.4)."
+            )
+        return Decision(name, tuple(attributes[name]), (*made[1].tolist(), 0.5))
+    return None

@@ -1,10 +1,11 @@
-"""A run of a method: what of it does not change, and what it remembers from round to round."""
+"""A run of a method: what of it does not change, in words for a reader too, and what it remembers from round to round."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import cast
 
@@ -13,17 +14,26 @@ from torch import Tensor
 
 from equipoise.core.attacks import Attackers
 from equipoise.core.client_rows import Rows
+from equipoise.core.draws import cohort_size
 from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
 from equipoise.core.presence import Presence
-from equipoise.core.rule import Setup, State
-from equipoise.core.settings import Settings
+from equipoise.core.rule import Cohort, Setup, State
+from equipoise.core.settings import COMING, SIMULATED, Settings, simulated
 from equipoise.core.solver import Solver
 from equipoise.data.samples import Absent, Samples
+from equipoise.engines import EngineChoice
 from equipoise.engines.job import Engine
-from equipoise.federation.method import Method
+from equipoise.federation.method import Method, MethodError, require_own_weights
+from equipoise.records.meta import Content
+from equipoise.system import own_code
+from equipoise.system.environment import code, kind, machine, release
+from equipoise.system.suggestions import some
+from equipoise.system.text import plural
 from equipoise.system.tree import aligned, flatten, tree_map, unflatten
+
+log = logging.getLogger(__name__)
 
 RECEIPT = {  # of a state that a client keeps where it is: the round it is from (-1: none yet), and the hash of it
     "round": torch.tensor(-1),
@@ -71,6 +81,85 @@ class Trial:
             if d.shape_and_labels is not None:
                 total.update(d.shape_and_labels[1].cpu().numpy().tobytes())
         return total.hexdigest()
+
+    def header(self, choice: EngineChoice) -> list[str]:
+        """Method, training, network, engine, BatchNorm and hidden units, a line each."""
+        model, s = self.model, self.settings
+        asked = cohort_size(len(self.data), s.participation)
+        local = f"{s.epochs} local epochs" if s.steps is None else f"{s.steps} local steps"
+        dtype = str(model.initial.dtype).removeprefix("torch.")
+        features = (
+            f"features enter {model.head_name!r}"
+            if model.head_name
+            else "no classifier, so the logits are its features"
+        )
+        method = own_code.short(str(self.method))
+        lines = [
+            f"method {method} · {plural(len(self.data), 'client')}, {asked} a round · {local} of batch {s.batch_size} · {self.solver}",
+            f"network of {model.n_params:,} trainable parameters ({dtype}{', autocast to bf16' if model.bf16 else ''}); {features}",
+            f"engine {choice.engine}: {choice.why}",
+            f"BatchNorm: {self._batch_norm()}",
+        ]
+        if model.whole:
+            how = "kept by each client" if self._kept() else "averaged by client weight and rounded"
+            lines.append(f"whole numbers of the network: {some(model.whole)}, {how}")
+        if self.presence is not None:
+            lines.append(
+                f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s, COMING).items())}"
+            )
+        if (attackers := self.attackers) is not None:
+            what = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
+            lines.append(
+                f"{what} by {len(attackers.clients)} of {len(self.data)}: {some([self.names[m] for m in attackers.clients])}"
+            )
+        here = [name for name in SIMULATED if self.presence is None or name not in COMING]
+        if not self.method.sharing.federated and (idle := simulated(s, here)):
+            lines.append(
+                f"without effect here, as it is no federated learning: {', '.join(f'{k} {v}' for k, v in idle.items())}"
+            )
+        if self.neurons is not None:
+            sizes = ", ".join(f"{name} {n}" for name, n in zip(self.neurons.names, self.neurons.sizes, strict=True))
+            shared = [f"{name} is everybody's ({why})" for name, why in self.neurons.left_out.items()]
+            lines.append("; ".join([f"hidden units: {sizes}", *shared]))
+        return lines
+
+    def _batch_norm(self) -> str:
+        """What happens to the running statistics."""
+        model = self.model
+        if not model.batch_norm:
+            return "none in this network"
+        if self._kept():
+            how = "kept by each client; the global model is tested with their mean"
+        else:
+            masked = any(rule.declared.mask_buffers for rule in self.method.rules)
+            how = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
+        n = model.size - model.n_params - model.n_whole
+        return f"{n:,} running statistics, {how}; a last batch of one sample is left out"
+
+    def _kept(self) -> bool:
+        """Whether all buffers stay with each client."""
+        return self.private is not None and bool(self.private[self.model.n_params :].all())
+
+    def machines(self, earlier: Sequence[Content], t: int) -> list[Content]:
+        """What computed the rounds, each machine with its first one; this machine computes those from ``t`` on.
+
+        A run that another kind of processor, or another version of Equipoise, began continues with a warning.
+        """
+        here = {"round": t, **machine(self.model.initial.device), **code()}
+        if not earlier:
+            return [here]
+        before, since = earlier[-1], f"{self.method}, seed {self.settings.seed}: rounds before {t} were computed"
+        if kind(before) != kind(here):
+            text = "%s with %s; here it is %s, so from here on the last bits may differ."
+            log.warning(text, since, kind(before), kind(here))
+        if release(before) != release(here):
+            text = (
+                "%s by Equipoise %s, and those from here on by %s: results may differ. "
+                "Start another run for results of one version."
+            )
+            log.warning(text, since, release(before) or "of an earlier version", release(here))
+        same = kind(before) == kind(here) and release(before) == release(here)
+        return list(earlier) if same else [*earlier, here]
 
 
 @dataclass(frozen=True)
@@ -128,3 +217,42 @@ def begin(trial: Trial) -> Progression:
     server = [rule.server_state(trial.setup) for rule in rules]
     own = None if trial.private is None or trial.away else trial.setup.per_client(trial.setup.initial)
     return Progression(0, trial.setup.initial.clone(), clients, server, None, own)
+
+
+def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
+    """The factor of each site's update: its samples, or one; no number of a different site or of the server.
+
+    Raises
+    ------
+    MethodError : the rules weigh differently, or do more than weigh.
+    """
+    require_own_weights(trial.method)
+    n, P, vector = len(sizes), trial.model.n_params, trial.setup.initial
+    samples = torch.tensor([float(size) for size in sizes.values()], dtype=torch.float64)
+    # which class is positive is the server's choice, on which no weight of a site depends
+    setup, ids = replace(trial.setup, sizes=samples, positive=0), torch.arange(n)
+    zero = torch.zeros_like(vector).expand(n, -1)
+    cohort = Cohort(
+        t=0,
+        rounds=1,
+        n_clients=n,
+        theta=vector[:P],
+        updates=zero[:, :P],
+        ids=ids,
+        sizes=samples,
+        weights=samples / samples.sum(),
+        layout=trial.model.layout,
+        buffer_updates=zero[:, P:],
+        received=vector.expand(n, -1),
+        kept=vector.expand(n, -1),
+        seed=trial.settings.seed,
+    )
+    for rule in trial.method.rules:
+        reports = {key: x.expand(n, *x.shape) for key, x in rule.no_report(setup).items()}
+        _, cohort = rule.aggregate(rule.server_state(setup), replace(cohort, reports=reports))
+    if any(x is not None for x in (cohort.coefficients, cohort.mask, cohort.buffer_mask)):
+        raise MethodError("secure=true: a rule of the method does more than weigh the updates. Set secure=false.")
+    for own in (samples, torch.ones_like(samples)):
+        if torch.allclose(cohort.weights.double(), own / own.sum(), rtol=1e-6, atol=0):
+            return dict(zip(sizes, own.tolist(), strict=True))
+    raise MethodError("secure=true: the method weighs a site by more than its own samples. Set secure=false.")

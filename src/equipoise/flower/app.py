@@ -36,16 +36,14 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame
-from equipoise.federation.method import Method
+from equipoise.federation.method import Method, require_own_weights
 from equipoise.federation.stopping import EarlyStopping
-from equipoise.federation.summed import require_own_weights
-from equipoise.federation.taking import decision_of
+from equipoise.federation.thresholds import decision_of
 from equipoise.flower.codec import CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.consortium import Consortium, description, federation
-from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import Known
+from equipoise.flower.server.roster import Exchange, Known
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.site import KINDS, Site, harmless, open_site, sendable

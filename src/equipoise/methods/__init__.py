@@ -5,7 +5,7 @@ A file imports ``core``, ``submodels`` and other methods.
 
 from importlib import import_module
 
-from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.rule import CatalogueEntry
 
 MODULES = (
     # clients that differ

@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import bounded, simplex
-from equipoise.core.rule import Cohort, LossRule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.system.ranges import choice
 from equipoise.system.search import among
 

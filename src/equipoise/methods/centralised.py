@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Rule
+from equipoise.core.rule import CatalogueEntry, Rule
 from equipoise.records.meta import Sharing
 
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import combine, square_distances_to
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.clipping import factors
 from equipoise.system.ranges import number
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import cut, simplex, square_norms
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit, needed
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
 from equipoise.system.ranges import choice, number

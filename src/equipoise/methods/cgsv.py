@@ -6,9 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import Sparsify, add_largest, gram, simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State, needed
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, needed
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import among, log_uniform
 

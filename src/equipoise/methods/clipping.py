@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import median, square_norms
-from equipoise.core.rule import Cohort, Rule, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, State
 from equipoise.system.ranges import number
 
 

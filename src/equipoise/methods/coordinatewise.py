@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 from math import ceil
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import trimmed_mean
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.system.ranges import number
 from equipoise.system.text import plural
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Rule, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
 from equipoise.system.search import log_uniform
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Rule, Setup, Visit
+from equipoise.core.rule import CatalogueEntry, Rule, Setup, Visit
 from equipoise.system.ranges import INF, number
 from equipoise.system.text import plural
 

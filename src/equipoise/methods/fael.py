@@ -6,9 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex, square_distances, square_norms
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import uniform

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
 from equipoise.system.ranges import number
 from equipoise.system.search import uniform

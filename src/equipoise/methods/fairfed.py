@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.fairgrad import constants
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import uniform

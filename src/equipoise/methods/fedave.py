@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex, square_norms
-from equipoise.core.rule import Bounds, Briefing, Cohort, Rule, Setup, State, Visit, needed
+from equipoise.core.rule import Bounds, Briefing, CatalogueEntry, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import LEAST, rewarded, share, unit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import among, log_uniform

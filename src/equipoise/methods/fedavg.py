@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Cohort, Rule, Setup, State, read_per_client
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, read_per_client
 from equipoise.system.ranges import choice
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.system.ranges import number
 from equipoise.system.search import among, log_uniform
 

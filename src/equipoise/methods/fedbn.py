@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Rule
+from equipoise.core.rule import CatalogueEntry, Rule
 from equipoise.system.ranges import choice
 
 if TYPE_CHECKING:

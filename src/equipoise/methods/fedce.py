@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, simplex
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import among
 

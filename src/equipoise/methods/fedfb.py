@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps, shifted
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform

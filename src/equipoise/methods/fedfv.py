@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, put, take
-from equipoise.core.rule import Cohort, LossRule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import among, uniform
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Out, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Cohort, Out, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 

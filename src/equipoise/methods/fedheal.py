@@ -1,6 +1,6 @@
 """FedHEAL: FPHL and FAEL, or its exact form."""
 
-from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.rule import CatalogueEntry
 from equipoise.methods.fael import FAEL, RELEASED as RELEASED_FAEL
 from equipoise.methods.fael_exact import FAELExact
 from equipoise.methods.fphl import FPHL, PAPER, RELEASED as RELEASED_FPHL

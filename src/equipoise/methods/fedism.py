@@ -1,6 +1,6 @@
 """FedISM and FedISM+: GSAM and SAGA with one search distance, fixed or growing."""
 
-from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.rule import CatalogueEntry
 from equipoise.methods.gsam import GSAM
 from equipoise.methods.saga import PAPER, SAGA
 

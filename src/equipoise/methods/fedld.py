@@ -1,6 +1,6 @@
 """FedLD: margin control and principal gradients."""
 
-from equipoise.core.catalogue import CatalogueEntry
+from equipoise.core.rule import CatalogueEntry
 from equipoise.methods.margin import PAPER, RELEASED as RELEASED_MARGIN, Margin
 from equipoise.methods.principal import RELEASED as RELEASED_PRINCIPAL, WHOLE, Principal
 

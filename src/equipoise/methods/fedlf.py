@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, min_on_simplex, put, take
-from equipoise.core.rule import Cohort, LossRule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.methods.fedmdfg import ROUNDING, pull, stretch
 
 

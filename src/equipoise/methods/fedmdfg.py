@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions, gram, min_on_simplex, put, take
-from equipoise.core.rule import Cohort, LossRule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.system.ranges import number
 from equipoise.system.search import among
 

@@ -5,9 +5,8 @@ from typing import Literal
 
 import torch
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import bounded, gram, simplex
-from equipoise.core.rule import Cohort, Rule, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform, uniform
 

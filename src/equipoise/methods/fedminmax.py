@@ -6,9 +6,8 @@ from typing import Literal
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import project_to_simplex
-from equipoise.core.rule import Cohort, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 

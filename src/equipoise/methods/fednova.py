@@ -6,9 +6,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, Cohort, Rule, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, State, Visit
 from equipoise.core.solver import Solver, proportional
 
 

@@ -5,8 +5,7 @@ from typing import Literal
 
 import torch
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 

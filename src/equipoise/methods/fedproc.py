@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import maths
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Out, State, Visit
+from equipoise.core.rule import CatalogueEntry, Out, State, Visit
 from equipoise.methods.fedproto import PrototypeRule, local_prototypes, of_prototypes
 from equipoise.system.ranges import number
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import maths
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
 from equipoise.system.search import log_uniform
 

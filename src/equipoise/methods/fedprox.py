@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions
-from equipoise.core.rule import Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Rule, Visit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 

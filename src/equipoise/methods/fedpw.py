@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import SLACK, combine, directions, dots, simplex
-from equipoise.core.rule import Cohort, LossRule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.system.ranges import number
 from equipoise.system.search import uniform
 

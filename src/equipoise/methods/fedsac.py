@@ -9,8 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Briefing, Cohort, Rule, Setup, State, needed
+from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, Rule, Setup, State, needed
 from equipoise.submodels.importance import ablation
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform

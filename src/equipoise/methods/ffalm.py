@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform

@@ -5,8 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Rule, Visit
 from equipoise.methods.fedavg import FedAvg
 from equipoise.methods.fedsac import PAPER
 from equipoise.system.ranges import choice, number

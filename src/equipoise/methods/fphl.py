@@ -6,10 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.compiled import as_rows, loops
 from equipoise.core.maths import Bits, at_least, in_memory, over_columns, put, take
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import uniform
 

@@ -6,9 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex, square_distances
-from equipoise.core.rule import Cohort, Rule, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, State
 from equipoise.system.ranges import choice, number
 
 

@@ -6,9 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Cohort, LossRule, Out, Setup, State, Visit, read_per_client
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Setup, State, Visit, read_per_client
 from equipoise.core.solver import Solver, proportional
 from equipoise.system.ranges import choice, number, numbers
 from equipoise.system.search import uniform

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions
-from equipoise.core.rule import Gradient, Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Gradient, Rule, Visit
 from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import number
 from equipoise.system.search import log_uniform, uniform
@@ -20,7 +19,7 @@ def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GSAM(Rule):
-    r"""Step with the perturbed gradient, less a share of what of the plain gradient is orthogonal to it.
+    r"""Step with the perturbed gradient, minus a share of the plain gradient's component orthogonal to it.
 
     .. math:: e = \rho_t \frac{g}{\lVert g \rVert}, \qquad g_p = \nabla F_m(\theta + e), \qquad
         \theta \gets \theta - \eta (g_p - \alpha g_\perp)

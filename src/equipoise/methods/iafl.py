@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from equipoise.core import draws
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import combine
-from equipoise.core.rule import Cohort, Rule, Setup, State, needed
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, needed
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import uniform
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram, square_distances_between
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.system.errors import RunError
 from equipoise.system.ranges import number
 from equipoise.system.text import plural

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.metrics.thresholds import CERTAIN
 from equipoise.system.ranges import number
 
@@ -104,16 +103,8 @@ class LoGoFair(Rule):
         u = (low + high) / 2 * both
         return u, priced(u)
 
-    def _chance(self, outputs: Tensor, row: Tensor) -> Tensor:
-        """The probability of the positive class [..., B]."""
-        return outputs.double().softmax(-1).where((row == 1).unsqueeze(-2), 0).sum(-1)
-
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        message, hist = visit.message, theta.new_zeros((), dtype=torch.float64)
-        for logits, _, batch, ok in visit.oracle.passes(visit.received):
-            part = cells.cell_of(message, batch.y, cells.sensitive(batch.s)) * self.bins
-            part = part + (self._chance(logits, message["row"]) * self.bins).long().clamp(0, self.bins - 1)
-            hist = hist + cells.by_part(message, part, ok.double(), self.bins).sum(-3)
+        message, hist = visit.message, cells.histogram(visit, self.bins).sum(-3)
         hist = hist * (hist.sum(-1, keepdim=True) >= self.least_count)
         tried = message["lam"].unsqueeze(-1) + message["width"].unsqueeze(-1) * TRIED.to(hist)
         own = hist.sum(-1)
@@ -146,9 +137,8 @@ class LoGoFair(Rule):
         if s is None:
             return predicted
         group, row, least = cells.group_of(state, s), state["row"], self._limits(state)
-        taken = self._chance(outputs, row) >= torch.cat([least, least[:1]])[group]
-        decided = torch.where(taken, row.argmax(), outputs.masked_fill(row == 1, -torch.inf).argmax(-1))
-        return torch.where((group < 2) & (predicted >= 0), decided, predicted)
+        taken = cells.chance_of_positive(outputs, row) >= torch.cat([least, least[:1]])[group]
+        return cells.decided(predicted, outputs, row, taken, group < 2)
 
     def edges(self, state: State) -> tuple[str, Tensor] | None:
         return self.attribute, self._limits(state).clamp(0, CERTAIN)

@@ -5,8 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Out, Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Out, Rule, Visit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import directions
-from equipoise.core.rule import Out, Rule, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import number
 from equipoise.system.search import among, log_uniform
 

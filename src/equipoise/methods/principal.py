@@ -6,9 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import gram
-from equipoise.core.rule import Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.margin import PAPER
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import uniform

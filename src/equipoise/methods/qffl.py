@@ -6,10 +6,9 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
-from equipoise.core.rule import Briefing, Cohort, LossRule, Setup, State
+from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.core.solver import Solver
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Bounds, Cohort, Out, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, State, Visit
 from equipoise.system.ranges import choice
 
 

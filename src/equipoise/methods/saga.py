@@ -7,9 +7,8 @@ from typing import Literal
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import among, log_uniform, uniform

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Gradient, Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Gradient, Rule, Visit
 from equipoise.system.ranges import number
 from equipoise.system.search import log_uniform
 

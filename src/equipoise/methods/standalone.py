@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Rule
+from equipoise.core.rule import CatalogueEntry, Rule
 from equipoise.records.meta import Sharing
 
 if TYPE_CHECKING:

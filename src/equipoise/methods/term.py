@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Cohort, LossRule, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number
 from equipoise.system.search import log_uniform
 

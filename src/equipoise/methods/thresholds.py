@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.catalogue import CatalogueEntry
-from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.metrics.group_thresholds import chances, edges
 from equipoise.metrics.thresholds import CERTAIN
 from equipoise.system.ranges import choice, number
@@ -68,17 +67,8 @@ class Thresholds(Rule):
     def no_report(self, setup: Setup) -> State:
         return {"hist": setup.initial.new_zeros(2, cells.factors(setup, self.attribute)[1], self.bins)}
 
-    def _bin_of(self, outputs: Tensor, row: Tensor) -> Tensor:
-        """The bin [..., B] of the probability of the positive class."""
-        chance = outputs.double().softmax(-1).where((row == 1).unsqueeze(-2), 0).sum(-1)
-        return (chance * self.bins).long().clamp(0, self.bins - 1)
-
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
-        message, hist = visit.message, theta.new_zeros((), dtype=torch.float64)
-        for logits, _, batch, ok in visit.oracle.passes(visit.received):
-            at = cells.cell_of(message, batch.y, cells.sensitive(batch.s)) * self.bins
-            at = at + self._bin_of(logits, message["row"])
-            hist = hist + cells.by_part(message, at, ok.double(), self.bins)
+        hist = cells.histogram(visit, self.bins)
         enough = hist.sum(-1, keepdim=True) >= self.least_count
         return {"hist": (hist * enough).to(theta.dtype)}, visit.state
 
@@ -95,12 +85,9 @@ class Thresholds(Rule):
         if s is None:
             return predicted
         group, row, chance = cells.group_of(state, s), state["row"], state["chance"]
-        share = torch.cat([chance, chance[:1]])[group, self._bin_of(outputs, row)]
+        share = torch.cat([chance, chance[:1]])[group, cells.bin_of(outputs, row, self.bins)]
         drawn = torch.rand(len(s), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(share.device)
-        positive = row.argmax()
-        other = outputs.masked_fill(row == 1, -torch.inf).argmax(-1)
-        decided = torch.where(drawn < share, positive, other)
-        return torch.where((group < len(chance)) & (predicted >= 0), decided, predicted)
+        return cells.decided(predicted, outputs, row, drawn < share, group < len(chance))
 
     def edges(self, state: State) -> tuple[str, Tensor] | None:
         if self.form == "randomised":

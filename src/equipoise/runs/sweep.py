@@ -31,8 +31,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import recorded_of
-from equipoise.federation.progress_bar import accuracies, progress_bar
-from equipoise.federation.standing import ProgressLog, Standing, shown_rate
+from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import SERVER

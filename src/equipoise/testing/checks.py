@@ -20,10 +20,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.oracle import Oracle
 from equipoise.core.presence import Presence
-from equipoise.core.rule import SEES, Rule, State, Trained, Visit
+from equipoise.core.rule import SEES, CatalogueEntry, Rule, State, Trained, Visit
 from equipoise.core.solver import SGD
 from equipoise.core.task import task_of
 from equipoise.data.batch import Batch
@@ -145,7 +144,7 @@ def neighbours_do_not_matter(subject: Subject) -> None:
     size = subject.run().model.size
     seen: list[tuple[Job, Answer]] = []
     with patch.object(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8):
-        small = subject.fitted(engine=federations.watched(seen, stacked_engine.stacked))
+        small = subject.fitted(engine=federations.watched(seen, stacked_engine.Stacks(1)))
     if max(len(answer.rows) for _, answer in seen) > 2:
         raise AssertionError("a stack had more than two clients")
     _compare(subject, subject.run(), small, WITHIN, "a single client and a client in a stack", LAST)

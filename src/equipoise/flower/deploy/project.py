@@ -8,8 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from equipoise.federation.method import Method
-from equipoise.federation.summed import require_own_weights
+from equipoise.federation.method import Method, require_own_weights
 from equipoise.flower.deploy.certificates import site_names
 from equipoise.flower.deploy.superlink import FLWR
 from equipoise.flower.settings import AppSettings

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from equipoise.federation import fingerprint
 from equipoise.federation.method import MethodError
-from equipoise.federation.summed import own_weights
-from equipoise.federation.trial import Trial
+from equipoise.federation.trial import Trial, own_weights
 from equipoise.flower.codec import Parcel, changed, hiding, packed
 from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.masks import MaskError, comparison, model_digest, public_key, sha256, transcript

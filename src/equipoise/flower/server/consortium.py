@@ -12,12 +12,20 @@ from equipoise.core.rates import rate, text
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines import EngineChoice
-from equipoise.federation.evaluation import EvaluationSets, costly, deployed, handed, personal, published
+from equipoise.federation.evaluation import (
+    EvaluationSets,
+    Tallied,
+    costly,
+    deployed,
+    handed,
+    personal,
+    pooled as pooled_validation,
+    published,
+)
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
 from equipoise.federation.round import looking, one_round
 from equipoise.federation.trial import Progression, Trial
-from equipoise.federation.validation import Found, pooled as pooled_validation
 from equipoise.flower.codec import UNFIT, CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.scores import UNUSABLE, Tested, heard, held_out, judged, people_together, pooled, reached
@@ -251,7 +259,7 @@ class Consortium:
         def make(m: int) -> Parcel:
             return Parcel(*_model(sites, trial, now, m, None if own else vector, {"own": own}))
 
-        task, tallies, lost = trial.model.task, dict[int, Found](), dict[int, str]()
+        task, tallies, lost = trial.model.task, dict[int, Tallied](), dict[int, str]()
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.members)), make):
             site, share = sites.members[m], trial.settings.validation
             counted = (

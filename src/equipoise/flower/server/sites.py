@@ -12,8 +12,7 @@ from equipoise.core import wire
 from equipoise.core.rule import overrides
 from equipoise.engines.job import Answer, Job
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.server.exchange import Exchange
-from equipoise.flower.server.roster import Known, Roster
+from equipoise.flower.server.roster import Exchange, Known, Roster
 from equipoise.flower.server.scores import Classes
 from equipoise.flower.site.store import Receipt
 from equipoise.system.errors import ABSENT

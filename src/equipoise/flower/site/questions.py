@@ -73,7 +73,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
 
 
 def read_once(site: Site, asked: Parcel) -> tuple[Tensor, Parcel]:
-    """The public part of a message's model, and the message with the whole of it: a change could not be read twice."""
+    """Decode the model of a message once: its public part, and the message with the full model."""
     vector, units = site._received(asked)
     public = site._public(vector)
     if units is not None:

@@ -4,7 +4,7 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equipoise.bundle import files
-from equipoise.bundle.saving import save
+from equipoise.bundle.saving import Trained, save
 from equipoise.core import wire
 from equipoise.core.copies import NetworkError
 from equipoise.core.outputs import Outputs
@@ -22,7 +22,7 @@ from equipoise.core.rates import LayerRates
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
-from equipoise.core.tally import Tally, together
+from equipoise.core.tally import together
 from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import listed, shape_of
 from equipoise.data.holdings import holdings
@@ -30,24 +30,22 @@ from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import diagnosis, guard
-from equipoise.federation.evaluation import EvaluationSets, Handed, used
+from equipoise.federation.evaluation import EvaluationSets, Handed, measured, used
 from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
-from equipoise.federation.taking import trained
+from equipoise.federation.thresholds import measure_bundle
 from equipoise.federation.trial import Trial
-from equipoise.federation.validation import measured
 from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.site.draws import require_apart
-from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store
+from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store, require_apart
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
 from equipoise.privacy.accounting import spend
 from equipoise.privacy.differences import shown
-from equipoise.records.history import LEAST
+from equipoise.records.history import LEAST, History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
 from equipoise.system import own_code
@@ -157,7 +155,8 @@ class Site:
             return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states)
         except LoadError:
             log.exception("the model is tested without its own training")
-            return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states, deploys=False)
+            handed = replace(handed, messages=[])
+            return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states)
 
     def _job(
         self,
@@ -439,7 +438,7 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
             log.error("round %d of training alone failed: %s", t, error)
             failed = sendable(error)
         if site.shown.sets and t >= asked.fields["rounds"] - trial.settings.contribution_rounds:
-            tallies.append(_sums(site, *_tallies(site.shown.answered(trial, vector, ()))))
+            tallies.append(_sums(site, site.shown.answered(trial, vector, ()).values()))
     return Parcel({"failed": failed, "tallies": tallies}, {"model/values": vector} if asked.fields["model"] else {})
 
 
@@ -452,7 +451,7 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     shown = site.shown
     answered, own = shown.answered(trial, vector, _decisions(site, asked, vector if fields["own"] else None)), {}
     if "global" in asked.tensors and answered:
-        own = {"own": _sums(site, *_tallies(answered))}
+        own = {"own": _sums(site, answered.values())}
         shared = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
         answered = shown.answered(trial, shared, _decisions(site, asked))
     return Parcel(
@@ -482,7 +481,7 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
         few = [min(n) < site.least for n in zip(people["tpr"], people["fpr"], strict=True)]
         more["ranks"] = [[0.0 if few[c] else round(x, DIGITS) for x in sums] for c, sums in enumerate(more["ranks"])]
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
-    report = {"sums": _sums(site, outputs.tally, classes=RATES in measures), **short}
+    report = {"sums": _sums(site, [outputs], classes=RATES in measures), **short}
     wanted = RATES in measures and site.least_count and site.attributes
     by_group = of_people(outputs, site.least_count) if wanted else None
     return report if by_group is None else {**report, "people": by_group}
@@ -511,13 +510,9 @@ def without_small_cells(y: Tensor, s: Tensor, least: int, person: Tensor | None 
     return s.masked_fill(torch.from_numpy(~seen[:, None]).to(s.device), -1)
 
 
-def _tallies(answered: Mapping[str, Outputs]) -> list[Tally]:
-    return [outputs.tally for outputs in answered.values()]
-
-
-def _sums(site: Site, *tallies: Tally, classes: bool = False) -> list[float]:
+def _sums(site: Site, parts: Iterable[Outputs], *, classes: bool = False) -> list[float]:
     """The tally of data sets together, in a message; of a guarded site with means of few digits."""
-    tally = together(tallies)
+    tally = together(outputs.tally for outputs in parts)
     sums: list[float] = (tally.rounded(DIGITS) if site.guarded else tally).vector(classes=classes).tolist()
     return sums
 
@@ -533,7 +528,7 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
         if held is not None and site.suffices(held)
         else None
     )
-    return Parcel({"found": None if outputs is None else _sums(site, outputs.tally)})
+    return Parcel({"found": None if outputs is None else _sums(site, [outputs])})
 
 
 def _finish(site: Site, asked: Parcel) -> Parcel:
@@ -574,8 +569,8 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
         if site.attributes:
             meta["attributes"] = {name: list(values) for name, values in site.attributes.items()}
         rows, name, data = loaded(trial.data[0]), trial.names[0], site.task.about
-        of_site = trained(trial, vector, t, tests, meta, samples=rows, client=name, data=data, server=server)
-        save(folder, of_site, name=files.KEPT)
+        draft = Trained(trial.model, vector, rows, History((), meta), name, data)
+        save(folder, measure_bundle(trial, tests, server, t, draft), name=files.KEPT)
         for path in (folder, *folder.rglob("*")):  # they have numbers about the site's own people
             path.chmod(0o700 if path.is_dir() else 0o600)
     except (OSError, ValueError) as error:

@@ -3,11 +3,14 @@
 A message names the state it builds on by a receipt: its round and its hash. The states before and after the last visit are
 both stored until the server lets the site train again and names one of them: it may not have used the answer. The states of
 the checkpoints that the server keeps are also stored, because the server may resume from each.
+
+What it has held out in its runs is stored, too: numbers of two draws, and models of the rest, subtracted, are about the people between them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import secrets
 from collections.abc import Collection, Mapping
@@ -15,13 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise.bundle import files
+from equipoise.data.samples import Draw, Samples, held_rows
+from equipoise.privacy.differences import exposed
 from equipoise.system import tensor_files
 from equipoise.system.errors import DamagedError, SiteError
-from equipoise.system.files import PART, read_regular, real_path
+from equipoise.system.files import PART, locked, make_private, read_regular, real_path, write_atomically
+from equipoise.system.seals import read_json
 from equipoise.system.suggestions import some
 
 SALT = "salt"
@@ -188,3 +195,41 @@ def take(states: str | Path, folder: str | Path, *, run: str | None = None) -> s
         raise ValueError(f"{sites[name]} has the weights, {MODEL}, and no bundle of them. {why}")
     files.take(real_path(sites[name] / BUNDLE, base), Path(folder))
     return name
+
+
+def require_apart(path: Path, name: str, data: Samples, draw: Draw, least: int) -> None:
+    """Store what a site holds out, unless sums of fewer than ``least`` people follow from it and what it held out before.
+
+    What it trains on gives sums, such as an update, and so does what it holds out of at least ``least`` people. A first draw of fewer is always stored.
+
+    Parameters
+    ----------
+    path : the file of all draws of the sites that keep their states in one directory.
+    name : of the site.
+    data : all its training data.
+
+    Raises
+    ------
+    ValueError : such numbers would follow, or the file is damaged.
+    """
+    n, people = data.size, data.people
+    person = np.arange(n) if people is None else people
+    y = None if data.shape_and_labels is None else data.shape_and_labels[1].cpu().numpy()
+    make_private(path.parent)
+    with locked(path.with_suffix(".lock"), wait=True, private=True):
+        try:
+            past = read_json(read_regular(path).decode()) if path.exists() else {}
+            earlier = [held_rows(n, y, share, seed, name, people) for share, seed in past.get(name, [])]
+        except (AttributeError, TypeError, ValueError):
+            raise ValueError(f"its file {path.name} is damaged; put it back from a copy") from None
+        draws = [held_rows(n, y, *draw, name, people), *earlier]
+        if any(np.array_equal(draws[0], other) for other in earlier):
+            return
+        told = [held for held in draws if np.unique(person[held]).size >= least]
+        sums = np.stack([*(~held for held in draws), *told])
+        if (earlier or told) and exposed(sums, np.arange(n), person, least).any():
+            raise ValueError(
+                f"with what it held out before, validation={draw[0]:g} and seed={draw[1]} would tell of fewer people than its "
+                "least-group; choose validation and seed of an earlier run"
+            )
+        write_atomically(path, json.dumps({**past, name: [*past.get(name, []), draw]}), private=True)
