@@ -16,8 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import check_pixels, opened
+from equipoise.data.contents import DataError, check_pixels, opened
 from equipoise.data.decoding import ahead, bar, colours, dated, kept, levels, resized
 from equipoise.system import hashes
 from equipoise.system.files import ANYWHERE, open_regular

@@ -12,9 +12,8 @@ from equipoise.core.task import Regression
 from equipoise.data.samples import Samples
 from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.trial import Trial
-from equipoise.metrics.calibration import Recalibration
+from equipoise.metrics.calibration import Decision, Recalibration
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.decision import Decision
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record

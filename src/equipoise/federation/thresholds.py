@@ -15,8 +15,7 @@ from equipoise.core.outputs import Outputs
 from equipoise.core.task import Classification
 from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import answers, published
-from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
-from equipoise.metrics.decision import Decision
+from equipoise.metrics.calibration import Decision, Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.groups import people_of, rates_of
 from equipoise.metrics.intervals import Interval, sizes_by, wilson
 from equipoise.metrics.performance import Value

@@ -9,8 +9,7 @@ from torch import Tensor
 from equipoise.core import cells
 from equipoise.core.catalogue import CatalogueEntry
 from equipoise.core.rule import Bounds, Cohort, Rule, Setup, State, Visit
-from equipoise.metrics.group_thresholds import chances, edges
-from equipoise.metrics.thresholds import CERTAIN
+from equipoise.metrics.thresholds import CERTAIN, chances, edges
 from equipoise.system.ranges import choice, number
 
 

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.clusters import effective
-from equipoise.metrics.groups import Counts, Gap, parity, rates_of, sizes_of
+from equipoise.metrics.groups import Counts, Gap, effective, parity, rates_of, sizes_of
 from equipoise.metrics.performance import tenth
 
 Table = NDArray[np.float64]
@@ -237,7 +236,7 @@ def of_means(means: Mapping[str, tuple[float, float, float]], level: float = 0.9
 def sizes_by(counts: Mapping[str, Any], rounds: float = 1) -> dict[str, list[float]]:
     """By the name of a rate, how many independent samples it is about for each class, in each of the rounds that counts are the sum of.
 
-    These are the samples, or fewer if people have several rows: see `equipoise.metrics.clusters.effective`.
+    These are the samples, or fewer if people have several rows: see `equipoise.metrics.groups.effective`.
     """
     sizes = {key: [n / rounds for n in every] for key, every in sizes_of(counts).items()}
     if "moments" not in counts:

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import JSON, LOOK, check_bytes, check_npz
+from equipoise.data.contents import JSON, LOOK, DataError, check_bytes, check_npz
 from equipoise.data.precision import counting, finite, lost, single
 from equipoise.data.samples import Lazy
 from equipoise.data.tables.columns import (

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import ROW, check_bytes, check_zip
+from equipoise.data.contents import ROW, DataError, check_bytes, check_zip
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless

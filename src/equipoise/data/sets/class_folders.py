@@ -5,7 +5,7 @@ from pathlib import Path
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import entries, plain
-from equipoise.data.sets.idx import DIGITS
+from equipoise.data.sets.digits import DIGITS
 from equipoise.data.sets.image_lists import mapped, weight
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's ImageFolder

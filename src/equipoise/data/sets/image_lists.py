@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import lines
+from equipoise.data.contents import DataError, lines
 from equipoise.data.decoding import Fit, Load, decoded, picture
 from equipoise.data.memory_mapped import Mapped
 
