@@ -228,7 +228,8 @@ def heart(
     ------
     ValueError : an option is out of its range.
     """
-    return _described(HEART, test, server_validation, tests, held, {}, lambda _: read(HEART)[1]["site"])
+    drawn = {"test": test, "server_validation": server_validation, "tests": tests}
+    return _described(HEART, drawn, held, {}, lambda _: read(HEART)[1]["site"])
 
 
 def adult(
@@ -295,7 +296,8 @@ def adult(
         return tuple(names)
 
     options = {"client": client, "clients": clients, "alpha": alpha}
-    return _described(ADULT, test, server_validation, tests, held, options, whose, unfair)
+    drawn = {"test": test, "server_validation": server_validation, "tests": tests}
+    return _described(ADULT, drawn, held, options, whose, unfair)
 
 
 @lru_cache(maxsize=2)
@@ -330,16 +332,14 @@ def read(table: Table) -> tuple[UserData, Mapping[str, Column]]:
 
 def _described(
     table: Table,
-    test: float,
-    server_validation: float,
-    tests: str,
+    drawn: Mapping[str, Any],
     held: Draw,
     options: Mapping[str, Any],
     whose: Callable[[int], Column],
     bias: Bias | None = None,
 ) -> Described:
-    """The scenario of a table; ``whose(seed)`` is the client of every row, before any bias."""
-    name = table.name
+    """The scenario of a table; ``drawn`` is what is for testing and for the server, and ``whose(seed)`` the client of every row, before any bias."""
+    name, (test, server_validation, tests) = table.name, drawn.values()
     check_number(f"{name}: test", test, 0, 0.5, ", the share of a client's rows to test on", above=True)
     check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
     check_option(f"{name}: tests", tests, own.TESTS)
@@ -350,7 +350,6 @@ def _described(
         predicts=table.predicts, remark=f"What these data can show, and what not: docs/data-cards.md#{name}.",
     )  # fmt: skip
 
-    drawn = {"test": test, "server_validation": server_validation, "tests": tests}
     groups = {name: {"column": name, "names": {**shown}} for name, shown in table.attributes.items()}
 
     def build(seed: int) -> Scenario:
