@@ -142,7 +142,7 @@ def roc(scores: ArrayLike, positive: ArrayLike, points: int = 101) -> Table:
 
 # recalibration
 def histogram(scores: ArrayLike, positive: ArrayLike, bins: int = FINE) -> Table:
-    """What a site tells of its scores: samples of the other and of the positive class by bin of equal width; [2, bins]. Sites add up."""
+    """The score histogram of a site: samples of the other and of the positive class by bin of equal width [2, bins]. Those of sites add up."""
     p, y = checked(scores, positive)
     at = np.minimum((p * bins).astype(np.int64), bins - 1)
     return np.stack([np.bincount(at[~y], minlength=bins), np.bincount(at[y], minlength=bins)]).astype(np.float64)

@@ -271,6 +271,6 @@ def recorded(measures: Iterable[Measure], computed: Mapping[tuple[str, str], lis
 
 
 def failures(record: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """By measure of a record that is not defined somewhere: the first such place, and why."""
+    """For each undefined measure of a record: where it is undefined first, and why."""
     every = record.get("measures", {}).items()
     return {name: next(iter(entry["undefined"].items())) for name, entry in every if entry["undefined"]}

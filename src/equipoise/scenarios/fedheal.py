@@ -185,7 +185,7 @@ def _drawn(train: Mapping[str, Tensor], groups: Sequence[str], share: float, see
 
 @contextmanager
 def _without(name: str, data: Path | None, chosen: Sequence[str], *read: str) -> Iterator[None]:
-    """Have an error of the files of some domains say how to go on without these: those ``read``, or that are missing."""
+    """Add to an error about missing files of domains how to run without those domains, or without those ``read``."""
     try:
         yield
     except DataError as error:

@@ -223,4 +223,4 @@ def _scenario(
     reading = {"side" if option == "size" else option: value for option, value in options.items()}
     fixed = {"transform": TRANSFORM, "network": "resnet18", "protocol": PROTOCOL, "measures": MEASURES}
     name, reads, summary = source
-    return papers.of_splits(name, reads, data, divide, reading, summary=summary, sample=(3, side, side), **fixed)
+    return papers.from_splits(name, reads, data, divide, reading, summary=summary, sample=(3, side, side), **fixed)

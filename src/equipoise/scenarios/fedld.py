@@ -89,7 +89,7 @@ def retina(
         recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
         return Divided(parts, recipe={"version": VERSION, **recipe})
 
-    return papers.of_splits(
+    return papers.from_splits(
         "fedld-retina",
         "retina",
         data,
@@ -118,7 +118,7 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     ------
     ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
     """
-    return papers.of_splits(
+    return papers.from_splits(
         "fedld-covid",
         "covid-fl",
         data,

@@ -146,7 +146,7 @@ def _scenario(
         }
         return Divided(parts, held=held, recipe=recipe)
 
-    return papers.of_splits(
+    return papers.from_splits(
         name,
         dataset.reads,
         data,

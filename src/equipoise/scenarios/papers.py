@@ -41,7 +41,7 @@ def scenario(description: Description, seed: int, files: Mapping[str, Contents],
     return made.scenario(description, train, manifest)
 
 
-def of_splits(
+def from_splits(
     name: str,
     reads: str,
     data: Path | None,

@@ -204,7 +204,7 @@ class Scenario(Description):
         return replace(self, collaborative=rewarded, tests=tests, client_tests=None)
 
     def leaving(self, client: str) -> Scenario:
-        """The same without test data and without a client, whose training samples are the test set.
+        """Leave one client out, and test on its training data only.
 
         Raises
         ------

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError, check_bytes, lines
-from equipoise.data.locations import Files, facts, find, of_the_system
+from equipoise.data.locations import Files, facts, find, is_system_error
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
@@ -111,7 +111,7 @@ def read_mat(paths: Sequence[Path]) -> Contents:
     except DataError:
         raise
     except Exception as error:  # SciPy raises many kinds for a damaged file
-        if of_the_system(error):
+        if is_system_error(error):
             raise
         raise DataError(
             f"{path}: cannot be read_mat as a MATLAB 5 file ({type(error).__name__}: {error}). "
@@ -162,7 +162,7 @@ def read_usps(paths: Sequence[Path]) -> Contents:
                     digits.append(digit)
                     pixels += image.tobytes()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        if of_the_system(error):
+        if is_system_error(error):
             raise
         raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
     if not digits:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.decoding import Fit, Load, array, picture
+from equipoise.data.decoding import array, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import SHOWN, cells, divided, label, mapped, table, weight
 
@@ -46,7 +47,7 @@ def read(
     if grades is None or find(root, SHIPPED) is not None:
         folder = located(NAME, root, (*SHIPPED, KAGGLE[0])).parent
         lists = "5_clients/split_*/client_*.csv"
-        return read_shipped(NAME, folder, split, CLASSES, clients=lists, side=side, load=array, fit="stretch")
+        return read_shipped(NAME, folder, split, CLASSES, lists, side, load=array)
     classes = {}
     for row in table(grades, ("image", "level")):
         grade = label(row["level"], GRADES, f"{grades}: {row['image']}")
@@ -81,7 +82,7 @@ COVID_SIDE = 384  # of FedLD's crops
 
 
 def read_shipped(
-    name: str, folder: Path, split: str, classes: Sequence[str], *, clients: str, side: int, load: Load, fit: Fit
+    name: str, folder: Path, split: str, classes: Sequence[str], clients: str, side: int, **how: Any
 ) -> Contents:
     """Read one split of a data set of that layout, sorted by file name.
 
@@ -96,7 +97,7 @@ def read_shipped(
     classes : names of the classes.
     clients : pattern of the clients' lists below the folder; ``split_1/client_1.csv`` makes the part ``split_1/client_1``.
     side : the images become ``side`` by ``side``.
-    load, fit : how an image is read_shipped, and brought to that shape.
+    how : an image is read, and brought to that shape, see :func:`equipoise.data.sets.image_lists.mapped`.
     """
     labels = folder / "labels.csv"
     classes_of = {}
@@ -121,7 +122,7 @@ def read_shipped(
             "Is the file complete?"
         )
     files = [folder / split / image for image in names]
-    data = mapped(files, (classes_of[image] for image in names), side, f"{name} {split}", load, fit)
+    data = mapped(files, (classes_of[image] for image in names), side, f"{name} {split}", **how)
     rank = {image: k for k, image in enumerate(names)}
     rows = {client: tuple(sorted(rank[image] for image in group)) for client, group in parts.items()}
     about = facts([labels, *(path for path in (shipped,) if path.is_file())])
@@ -155,4 +156,4 @@ def covid(root: Path, split: str, *, side: int = COVID_SIDE) -> Contents:
     """
     folder = located("covid-fl", root, ("COVID-FL/labels.csv", "12_clients")).parent
     lists = "12_clients/split_real/*.csv"
-    return read_shipped("covid-fl", folder, split, COVID_CLASSES, clients=lists, side=side, load=picture, fit="crop")
+    return read_shipped("covid-fl", folder, split, COVID_CLASSES, lists, side, fit="crop")
