@@ -21,7 +21,7 @@ from equipoise.methods.fedgft import soft_gap
 from equipoise.methods.fedminmax import project
 from equipoise.methods.logofair import cost, shift
 from equipoise.methods.reweighing import independent
-from equipoise.metrics.group_thresholds import chances, edges, rates, taken
+from equipoise.metrics.thresholds import chances, edges, rates, taken
 from helpers import Server, tensor
 
 Inputs = dict[str, Any]

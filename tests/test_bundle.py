@@ -32,8 +32,7 @@ from equipoise.bundle import card, files
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Words
 from equipoise.data.tables.schema import plain as plain_name
-from equipoise.metrics.calibration import Recalibration
-from equipoise.metrics.decision import Decision
+from equipoise.metrics.calibration import Decision, Recalibration
 from equipoise.networks import RECIPE
 from equipoise.records.history import History
 from equipoise.report import committee, holdings

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from equipoise.scenarios import cache, digits, load, partition
+from equipoise.scenarios import digits, load, partition
 from equipoise.scenarios.collaboration import TEST
 from equipoise.scenarios.scenario import Protocol
 from helpers import fast_first, in_one
@@ -351,7 +351,7 @@ def test_the_manifest_says_where_all_came_from(name):
     assert told["clients"] != other.manifest["clients"]
     assert (told["scenario"], told["seed"], told["collaboration"]["samples"]) == (name, 2, 90)
     data = digits.recall(2, told["train"], told["test"])
-    assert told["sha256"] == cache.digest(data)
+    assert told["sha256"] == digits.digest(data)
     images, labels = digits.joined(data, "train")
     held = told["validation"]
     for part, (x, y) in zip((*told["clients"].values(), held), (*first.clients, first.server_validation), strict=True):

@@ -26,8 +26,7 @@ import fixture_data as made
 from equipoise.cli.data import app
 from equipoise.data.contents import Contents
 from equipoise.data.sets import catalog, download
-from equipoise.data.sets.catalog import Count, each
-from equipoise.data.sets.check import WHOLE, SplitCheck, check
+from equipoise.data.sets.catalog import WHOLE, Count, SplitCheck, check, each
 from equipoise.data.sets.download import Address, fetch
 from helpers import in_one
 

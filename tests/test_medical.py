@@ -18,7 +18,7 @@ import fixture_medical as fixture
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Mapped
-from equipoise.data.sets import catalog, image_lists as lists, isic, retina, rsna, sslfl
+from equipoise.data.sets import catalog, image_lists as lists, isic, retina, rsna
 
 try:
     import pydicom  # noqa: F401
@@ -82,9 +82,9 @@ def test_a_data_set_is_found_from_its_own_folder_under_any_name(tmp_path: Path) 
     fixture.retina(tmp_path).rename(tmp_path / "eyes")
     fixture.covid(tmp_path).rename(tmp_path / "chests")
     assert len(retina.read(tmp_path / "eyes", "test")) == 6
-    assert len(sslfl.covid(tmp_path / "chests", "test")) == 6
+    assert len(retina.covid(tmp_path / "chests", "test")) == 6
     with pytest.raises(DataError, match=r"covid-fl: expected COVID-FL/labels\.csv .* found there: .*5_clients/"):
-        sslfl.covid(tmp_path / "eyes", "test")
+        retina.covid(tmp_path / "eyes", "test")
 
 
 def test_clients_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_an_eye_is_brought_to_grey_128_without_its_slow_changes(tmp_path: Path) 
 
 def test_covid_as_shipped(tmp_path: Path) -> None:
     fixture.covid(tmp_path)
-    found = sslfl.covid(tmp_path, "train", side=16)
+    found = retina.covid(tmp_path, "train", side=16)
     assert found.classes == ("normal", "pneumonia", "COVID-19")
     assert found.names == tuple(sorted(f"tr-{k}.png" for k in range(24)))
     assert list(found.parts) == [f"split_real/{name}" for name in fixture.COVID_CLIENTS]
@@ -234,7 +234,7 @@ def test_covid_as_shipped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         images(found)[found.names.index("tr-1.png")], resized(grey, (16, 16), "crop")
     )  # the longer side is cut, not pressed
-    assert len(sslfl.covid(tmp_path, "test", side=16)) == 6
+    assert len(retina.covid(tmp_path, "test", side=16)) == 6
 
 
 # RSNA
@@ -621,7 +621,7 @@ def test_unknown_lesions_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("read", "name"),
-    [(retina.read, "retina"), (sslfl.covid, "covid-fl"), (rsna.read, "rsna-ich"), (isic.read, "isic2019")],
+    [(retina.read, "retina"), (retina.covid, "covid-fl"), (rsna.read, "rsna-ich"), (isic.read, "isic2019")],
 )
 def test_a_wrong_folder_says_what_was_looked_for_and_what_is_there(
     tmp_path: Path, read: Callable[..., object], name: str

@@ -16,7 +16,7 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_p
 import equipoise as eq
 from equipoise.core.model import Model
 from equipoise.networks import MLP, NETWORKS, NetworkEntry, build, resnet18, resnet50
-from equipoise.networks.weights import load_weights
+from equipoise.networks.resnet import load_weights
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.submodels.discovery import find

@@ -19,7 +19,7 @@ import equipoise as eq
 from equipoise.flower import Task
 from equipoise.flower.server.consortium import description
 from equipoise.flower.settings import AppSettings
-from equipoise.metrics.own import KNOWN, Measure, divided
+from equipoise.metrics.classification import KNOWN, Measure, divided
 from equipoise.report.layout import sheets
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure

@@ -15,7 +15,7 @@ import fixture_data as made
 from equipoise.cli.main import app
 from equipoise.cli.run import STARTS
 from equipoise.data.sets import catalog
-from equipoise.data.sets.check import check
+from equipoise.data.sets.catalog import check
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import called, configure
 from equipoise.scenarios import load

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, spearmanr
 
-from equipoise.metrics.ranking import Probabilities, critical_difference, friedman, mean_ranks, signed_rank, spearman
+from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank, spearman
 from helpers import in_one
 
 # J48 less naive Bayes on 54 data sets, mean accuracy in percent: the example in the documentation of baycomp.

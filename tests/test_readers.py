@@ -22,7 +22,7 @@ from equipoise.data.batch import Batch
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import find, located
 from equipoise.data.memory_mapped import Mapped, labels
-from equipoise.data.sets import catalog, mat
+from equipoise.data.sets import catalog, digits
 from helpers import in_one
 
 MAKERS: dict[str, Callable[[Path], made.Written]] = {
@@ -177,7 +177,7 @@ def test_svhn_ten_is_the_digit_zero_and_images_stand_upright(tmp_path: Path) -> 
     assert found.astype(int).sum() == 200
 
 
-@pytest.mark.parametrize("n", [1, mat.CHUNK + 1])
+@pytest.mark.parametrize("n", [1, digits.CHUNK + 1])
 def test_svhn_of_one_image_and_of_more_than_a_piece(n: int, tmp_path: Path) -> None:
     x, y = made.pixels(n, 3, 32, 0)
     made.mat(tmp_path / "SVHN" / "test_32x32.mat", x, y, compressed=False)

@@ -12,7 +12,7 @@ import torch
 from equipoise.data.sets import catalog
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure, option_value
-from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, cache, describe, digits, load, partition
+from equipoise.scenarios import CORRUPTIONS, SCENARIOS, Images, describe, digits, load, partition
 from equipoise.system.files import cache_directory
 from helpers import fast_first, in_one, others_slow
 
@@ -111,13 +111,13 @@ def test_sizes_are_those_of_the_benchmark():
 def test_the_bytes_of_seed_0_are_known(data):
     """A change here changes every published number: raise VERSION, and say so under "Changed results"."""
     assert digits.VERSION == 1
-    assert cache.digest(data) == "0039868e0ebb01813fbef561be32a85370b4cb387c6f77cdf8c0a1b6ad26d579"
+    assert digits.digest(data) == "0039868e0ebb01813fbef561be32a85370b4cb387c6f77cdf8c0a1b6ad26d579"
 
 
 def test_another_seed_draws_other_data_and_the_same_seed_the_same():
     first, second = (digits.generate(3, SMALL["train"], SMALL["test"]) for _ in range(2))
     other = digits.generate(4, SMALL["train"], SMALL["test"])
-    assert cache.digest(first) == cache.digest(second)
+    assert digits.digest(first) == digits.digest(second)
     for domain in DOMAINS:
         assert not torch.equal(first[f"{domain}/train/x"], other[f"{domain}/train/x"])
         assert not torch.equal(first[f"{domain}/test/x"], other[f"{domain}/test/x"])
@@ -210,7 +210,7 @@ def test_the_manifest_says_where_each_client_came_from():
     images = torch.cat([drawn[f"{domain}/train/x"] for domain in DOMAINS])
     for name, (x, _) in zip(scenario.client_names, scenario.clients, strict=True):
         assert torch.equal(images[scenario.manifest["clients"][name]], x)
-    assert scenario.manifest["sha256"] == cache.digest(drawn)
+    assert scenario.manifest["sha256"] == digits.digest(drawn)
     assert scenario.manifest["seed"] == 2
 
 
@@ -362,12 +362,12 @@ class Maker:
 
 def test_kept_tensors_are_read_back(fresh):
     make = Maker()
-    first, second = cache.recall("a", make), cache.recall("a", make)
+    first, second = digits.kept("a", make), digits.kept("a", make)
     assert make.calls == 1
-    assert cache.digest(first) == cache.digest(second)
+    assert digits.digest(first) == digits.digest(second)
     assert {key: value.dtype for key, value in second.items()} == {"x": torch.uint8, "y": torch.int64}
     assert [file.name for file in fresh.iterdir()] == ["a.safetensors"]  # and no part of one
-    cache.recall("b", make)
+    digits.kept("b", make)
     assert make.calls == 2
 
 
@@ -389,11 +389,11 @@ def flip_a_byte(path):
 )
 def test_a_damaged_file_is_made_again(fresh, damage):
     make = Maker()
-    expected = cache.digest(cache.recall("a", make))
+    expected = digits.digest(digits.kept("a", make))
     damage(fresh / "a.safetensors")
-    assert cache.digest(cache.recall("a", make)) == expected
+    assert digits.digest(digits.kept("a", make)) == expected
     assert make.calls == 2
-    cache.recall("a", make)
+    digits.kept("a", make)
     assert make.calls == 2  # the new file is whole
 
 
@@ -401,7 +401,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "file" / "below"))
     make = Maker()
-    assert cache.digest(cache.recall("a", make)) == cache.digest(make())
+    assert digits.digest(digits.kept("a", make)) == digits.digest(make())
     assert (tmp_path / "file").read_text() == "in the way"
 
 
@@ -410,7 +410,7 @@ def test_an_interrupted_write_leaves_nothing(fresh, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(Path, "replace", fail)
-    cache.recall("a", Maker())
+    digits.kept("a", Maker())
     assert list(fresh.iterdir()) == []
 
 

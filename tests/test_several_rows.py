@@ -15,8 +15,7 @@ from scipy.stats import ttest_ind
 from statsmodels.stats.proportion import confint_proportions_2indep
 
 import equipoise as eq
-from equipoise.metrics.clusters import RATES, by_person, effective, moments, variance
-from equipoise.metrics.groups import class_counts
+from equipoise.metrics.groups import RATES, by_person, class_counts, effective, moments, variance
 from equipoise.metrics.intervals import log_ratio, of_rates
 from equipoise.records.meta import TOGETHER
 from test_measures_of_people import share

@@ -33,12 +33,12 @@ from equipoise.data.contents import DataError
 from equipoise.data.decoding import array as pixels_of, image, resized
 from equipoise.data.formats import table
 from equipoise.data.formats.reading import read_user_data
-from equipoise.data.sets import idx
-from equipoise.data.sets.mat import read as read_mat
+from equipoise.data.sets import digits
+from equipoise.data.sets.digits import read as read_mat
 from equipoise.data.tables import reading, words as cells
 from equipoise.data.tables.columns import Columns, ordered
 from equipoise.flower.server.roster import Known
-from equipoise.networks.weights import read_tensors
+from equipoise.networks.resnet import read_tensors
 from equipoise.records.directory import _WORDS
 from equipoise.report import html, rendering
 from equipoise.report.statistics import Comparison
@@ -360,7 +360,7 @@ def test_idx_files_that_declare_more_than_fits(tmp_path: Path, packed: bool) -> 
         whole = bytes([0, 0, 8, 3]) + struct.pack(">3I", *sides) + content
         path.write_bytes(gzip.compress(whole) if packed else whole)
         with pytest.raises(DataError, match=message):
-            idx.array(path, 3)
+            digits.array(path, 3)
 
 
 def test_tables_of_endless_cells_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +368,7 @@ def test_tables_of_endless_cells_and_lines(tmp_path: Path, monkeypatch: pytest.M
     path.write_text("label,a\n0,1\n1," + "9" * 200_000 + "\n")
     with pytest.raises(DataError, match=r"t\.csv, line 3: a cell has more than 131,072 characters"):
         read_user_data(path)
-    monkeypatch.setattr("equipoise.data.declared.LINE", 1000)
+    monkeypatch.setattr("equipoise.data.contents.LINE", 1000)
     with pytest.raises(DataError, match=r"t\.csv, line 3 has more than 1,000 characters"):
         read_user_data(path)
 

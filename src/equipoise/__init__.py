@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from equipoise.federation.stopping import EarlyStopping
     from equipoise.federation.thresholds import Threshold, choose_threshold
     from equipoise.methods import METHODS
-    from equipoise.metrics.own import Measure
+    from equipoise.metrics.classification import Measure
     from equipoise.networks import NETWORKS, build as network
     from equipoise.report.audit import Audit, audit
     from equipoise.report.statistics import Comparison
@@ -120,7 +120,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "federation.stopping": ("EarlyStopping",),
     "federation.thresholds": ("Threshold", "choose_threshold"),
     "methods": ("METHODS",),
-    "metrics.own": ("Measure",),
+    "metrics.classification": ("Measure",),
     "networks": ("NETWORKS", "network"),
     "runs.tracking": ("Tracking", "track"),
     "report.audit": ("Audit", "audit"),

@@ -18,7 +18,7 @@ import equipoise as eq
 from equipoise.bundle.files import cautions
 from equipoise.flower.app import in_process
 from equipoise.methods.thresholds import Thresholds
-from equipoise.metrics.group_thresholds import Metric, edges, rates, taken
+from equipoise.metrics.thresholds import Metric, edges, rates, taken
 from equipoise.records.threshold import USES_GROUP
 
 METRICS: tuple[Metric, ...] = ("dp", "eo", "eodds")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import equipoise as eq
 from equipoise.methods.logofair import cost
-from equipoise.metrics.decision import Decision
+from equipoise.metrics.calibration import Decision
 
 SHIFTS = (1.5, -1.0)  # by which the second group scores higher, at each client
 

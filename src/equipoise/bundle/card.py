@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from equipoise.bundle.inputs import Inputs, Rows
+from equipoise.metrics.calibration import Decision
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.decision import Decision
 from equipoise.metrics.intervals import sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.records.history import History, worded

@@ -15,7 +15,7 @@ from equipoise.bundle.files import SCHEMA
 from equipoise.data.contents import DataError
 from equipoise.data.formats.folders import SUFFIXES, needless
 from equipoise.data.formats.table import Table, is_text, opened
-from equipoise.data.pictures import of_files
+from equipoise.data.pictures import from_files
 from equipoise.data.precision import single
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.coding import Coder
@@ -195,7 +195,7 @@ class Numbers:
             raise InputError(
                 f"{path}: this model takes arrays: save x with numpy.save, and give a .npy file; or in Python: eq.load(DIR).predict(x)."
             )
-        return _of_array(self, path)
+        return _from_array(self, path)
 
     def as_json(self) -> dict[str, Any]:
         """All of it."""
@@ -214,7 +214,7 @@ class Pictures:
     def __call__(self, x: Any) -> Made:
         """The inputs of an array of bytes, or of a list of files."""
         if isinstance(x, list | tuple) and x and isinstance(x[0], str | Path):
-            return self._of_files([*map(Path, x)], "the images")
+            return self._from_files([*map(Path, x)], "the images")
         pixels = _array(x, self.shape)
         if pixels.dtype != np.uint8:
             raise InputError(
@@ -222,26 +222,26 @@ class Pictures:
             )
         return pixels, []
 
-    def _of_files(self, files: Sequence[Path], what: str) -> Made:
+    def _from_files(self, files: Sequence[Path], what: str) -> Made:
         if self.side is None:
             raise InputError(
                 "This model was trained with images in arrays: give bytes (uint8) [n, C, H, W], in Python eq.load(DIR).predict(x)."
             )
         if gone := [file for file in files if not file.is_file()]:
             raise DataError(f"{what}: {some([*map(str, gone)])} cannot be found.")
-        pictures, notes = of_files(files, what, [*map(str, files)]).as_trained(self.transform.levels)
+        pictures, notes = from_files(files, what, [*map(str, files)]).as_trained(self.transform.levels)
         return np.load(pictures(self.side), allow_pickle=False), notes
 
     def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of the images in a folder and those below it, in the order of their names."""
         if path.suffix.lower() == ".npy" and not options:
-            return _of_array(self, path)
+            return _from_array(self, path)
         if not path.is_dir() or options:
             raise DataError(f"{path}: this model takes images. Give a folder of them, or an array in a .npy file.")
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and not needless(file.name))
         if not files:
             raise DataError(f"{path} has no images ({', '.join(SUFFIXES)}).")
-        return self._of_files(files, str(path)), [file.relative_to(path).as_posix() for file in files], None
+        return self._from_files(files, str(path)), [file.relative_to(path).as_posix() for file in files], None
 
     def as_json(self) -> dict[str, Any]:
         """All that matters when nothing is drawn at random."""
@@ -252,7 +252,7 @@ class Pictures:
 Inputs = Rows | Numbers | Pictures
 
 
-def _of_array(inputs: Numbers | Pictures, path: Path) -> tuple[Made, Sequence[str], None]:
+def _from_array(inputs: Numbers | Pictures, path: Path) -> tuple[Made, Sequence[str], None]:
     made = inputs(np.load(path, allow_pickle=False))
     return made, [str(k + 1) for k in range(len(made[0]))], None
 

@@ -6,6 +6,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, Self, cast
 
@@ -14,12 +16,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load as load_tensors
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise import networks
 from equipoise.bundle import files
 from equipoise.bundle.files import AGAIN, GRAPH, SCHEMA, WEIGHTS
-from equipoise.bundle.graph import session
 from equipoise.bundle.inputs import GroupColumn, Inputs, Rows, codes_of, inputs_of
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import EVALUATION_BATCH
@@ -28,7 +29,7 @@ from equipoise.core.task import CLASSIFICATION, Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once, tensor
 from equipoise.data.tables.cells import word_of
-from equipoise.metrics.decision import Decision
+from equipoise.metrics.calibration import Decision
 from equipoise.system.errors import InputError
 from equipoise.system.files import ANYWHERE, LARGE, read_regular
 from equipoise.system.seals import open_json, typed
@@ -281,3 +282,58 @@ def load(directory: str | os.PathLike[str]) -> Classifier | Regressor:
     """
     regression = files.read(Path(directory))["task"]["name"] == "regression"
     return (Regressor if regression else Classifier)(directory)
+
+
+# the network as a graph of ONNX, which other software runs; with the packages of the extra ``onnx``
+BLOCK = 256  # samples at once
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+def _require(*packages: str) -> None:
+    if lacking := [name for name in packages if find_spec(name) is None]:
+        raise InputError(f"A graph of ONNX needs the package {lacking[0]}: pip install 'equipoise[onnx]'.")
+
+
+def graph(net: nn.Module, x: Any) -> bytes:
+    """A network in evaluation mode as a graph, whose input is ``inputs`` [n, ...], like ``x``, and whose output is ``outputs`` [n, C]."""
+    _require(*NEEDED)
+    batch = torch.export.Dim("n", min=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter, on itself
+        made = torch.onnx.export(
+            net.eval(),
+            (x,),
+            dynamo=True,
+            input_names=["inputs"],
+            output_names=["outputs"],
+            dynamic_shapes=({0: batch},),
+            external_data=False,
+            verbose=False,
+        )
+    assert made is not None
+    content: bytes = made.model_proto.SerializeToString()
+    return content
+
+
+def session(path: Path) -> Callable[[Samples], Tensor]:
+    """The outputs of samples by a graph.
+
+    Raises
+    ------
+    InputError : the package has no implementation of an operation in the precision of the network.
+    """
+    _require("onnxruntime")
+    runtime: Any = import_module("onnxruntime")
+    try:
+        run = runtime.InferenceSession(read_regular(path, ANYWHERE, LARGE), providers=["CPUExecutionProvider"]).run
+    except Exception as error:  # of kinds of its own
+        raise InputError(
+            f"The package onnxruntime {runtime.__version__} cannot run this network ({str(error).split(' : ')[-1].rstrip('. ')}). It has many "
+            "operations in single precision only. Train the network in that, net.float(); one of eq.network needs no graph."
+        ) from error
+
+    def forward(samples: Samples) -> Tensor:
+        inputs: Any = (samples.batch(rows, None).x for rows in torch.arange(samples.size).split(BLOCK))
+        return torch.cat([torch.from_numpy(run(None, {"inputs": x.numpy()})[0]) for x in inputs])
+
+    return forward

@@ -17,15 +17,14 @@ from torch import Tensor
 from equipoise import networks
 from equipoise.bundle import card, files
 from equipoise.bundle.files import CARDS, GRAPH, SCHEMA, WEIGHTS
-from equipoise.bundle.graph import graph
 from equipoise.bundle.inputs import Inputs, Rows, inputs_of_run
-from equipoise.bundle.predictor import Content
+from equipoise.bundle.predictor import Content, graph
 from equipoise.core.model import Bound, Model
 from equipoise.core.outputs import outputs_of
 from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
-from equipoise.metrics.decision import Decision
+from equipoise.metrics.calibration import Decision
 from equipoise.records.history import History
 from equipoise.records.threshold import Chosen, Recalibrated
 from equipoise.system.environment import versions

@@ -21,8 +21,7 @@ from equipoise.cli.options import Json
 from equipoise.system.suggestions import some, unknown
 
 if TYPE_CHECKING:
-    from equipoise.data.sets.catalog import DataSet
-    from equipoise.data.sets.check import SplitCheck
+    from equipoise.data.sets.catalog import DataSet, SplitCheck
     from equipoise.data.sets.download import Address
 
 app = typer.Typer(
@@ -88,7 +87,7 @@ def checked(
     once: a run finds them decoded.
     """
     from equipoise.data.sets import catalog
-    from equipoise.data.sets.check import check
+    from equipoise.data.sets.catalog import check
 
     names = [each for each in catalog.SETS if catalog.present(each, data)] if name is None else [name]
     if not names:

@@ -18,8 +18,8 @@ from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.tally import Tally
 from equipoise.core.task import Classification, Task
 from equipoise.data.samples import Samples, at_once
+from equipoise.metrics.calibration import Decision
 from equipoise.metrics.classification import CORRECT, RATES
-from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import Counts
 from equipoise.records.record import Score, Sums
 from equipoise.system.threads import run_in_order

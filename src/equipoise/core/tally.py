@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.metrics.classification import RATES, balanced
-from equipoise.metrics.clusters import by_person, moments, people_of_rates
+from equipoise.metrics.groups import by_person, moments, people_of_rates
 from equipoise.records.record import Score, Sums
 
 Array = NDArray[Any]

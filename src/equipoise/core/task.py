@@ -15,9 +15,8 @@ from torch.nn import functional
 from equipoise.core.tally import ClassTally, NumberTally, Tally
 from equipoise.metrics.calibration import sums_of_scores
 from equipoise.metrics.classification import AREAS, CORRECT, RATES, classification
-from equipoise.metrics.clusters import by_person, moments
 from equipoise.metrics.failure import guesses, ranks
-from equipoise.metrics.groups import class_counts
+from equipoise.metrics.groups import by_person, class_counts, moments
 from equipoise.metrics.measures import TASKS as MEASURES_OF
 from equipoise.records.record import Score, Sums
 from equipoise.system import calls, own_code

@@ -1,11 +1,26 @@
-"""What a reader of files found."""
+"""The content of files as a reader returns it, and the size that a file declares."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import math
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+import torch
 
 from equipoise.data.memory_mapped import Data, labels
+from equipoise.system import memory
 from equipoise.system.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
 
 
 class DataError(InputError):
@@ -33,3 +48,126 @@ class Contents:
 
     def __len__(self) -> int:
         return len(labels(self.data))
+
+
+# the size that a file declares, compared with the room for it before it is read
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of images; others, such as EPS, start programs
+PIXELS = 100_000_000  # of an image, at most
+HONEST = 1 << 44  # bytes that one file may have
+SWITCH = "EQUIPOISE_PIXELS"  # environment variable: another limit
+LINE = 1 << 24  # characters of a line of a table, at most
+ROW = 128  # bytes that the name, the class and the place of a row take
+JSON = 16  # times the size of its text that JSON takes in memory, at most
+LOOK = 1 << 22  # bytes of a text between two looks at the memory
+
+
+def check_bytes(what: object, size: int) -> None:
+    """Require that what a file holds fits into half of the memory that is free: it is converted, beside itself."""
+    free = memory.free(torch.device("cpu"))
+    if free is not None and size > free // 2:
+        right = f" If it is right, take a machine with more memory, or set {memory.LIMIT}={2 * size}." * (size < HONEST)
+        raise DataError(
+            f"{what} would take {_bytes(size)} of memory, and at most {_bytes(free // 2)} are taken, half of what is free. "
+            f"It is damaged, or made to fill the memory.{right}"
+        )
+
+
+def check_pixels(*sides: int) -> None:
+    """Require an image of a size that is decoded."""
+    limit = _limit()
+    if (pixels := math.prod(sides)) > limit:
+        size = " x ".join(f"{side:,}" for side in sides)
+        raise ValueError(
+            f"it declares {size} pixels, and at most {limit:,} are decoded; if it is right, set {SWITCH}={pixels}"
+        )
+
+
+def _limit() -> int:
+    given = os.environ.get(SWITCH, "")
+    if given and not given.isdecimal():
+        raise DataError(f"{SWITCH}={given}: expected a number of pixels, such as {PIXELS}.")
+    return int(given) if given else PIXELS
+
+
+@contextmanager
+def opened(source: Path | IO[bytes]) -> Iterator[ImageFile]:
+    """An image file of a known format and of a size that is decoded; nothing of its pixels is read yet.
+
+    Raises
+    ------
+    OSError, ValueError : it is of another format, damaged or too large.
+    """
+    from PIL import Image
+
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # what is too large is an error here
+    if os.environ.get(SWITCH):
+        Image.MAX_IMAGE_PIXELS = _limit()  # Pillow has a limit of its own
+    with Image.open(source, formats=FORMATS) as image:
+        check_pixels(*image.size)
+        yield image
+
+
+def check_zip(archive: zipfile.ZipFile, growth: float = 1) -> None:
+    """Require that the parts of a zip file fit into memory, where they take ``growth`` times their size.
+
+    Raises
+    ------
+    DataError : they do not.
+    zipfile.BadZipFile : one is packed in another way than deflate, of which Python unpacks any number of bytes at once.
+    """
+    for member in archive.infolist():
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise zipfile.BadZipFile(
+                f"{member.filename} is packed in the way {member.compress_type}, expected is deflate"
+            )
+    check_bytes(archive.filename, int(growth * sum(member.file_size for member in archive.infolist())))
+
+
+def check_npz(path: Path) -> None:
+    """Require that all arrays of an NPZ file fit into memory.
+
+    Raises
+    ------
+    DataError : they do not.
+    ValueError, OSError, zipfile.BadZipFile : the file is damaged.
+    """
+    total = 0
+    with zipfile.ZipFile(path) as archive:
+        check_zip(archive)
+        for member in archive.infolist():
+            size = member.file_size
+            if member.filename.endswith(".npy"):
+                with archive.open(member) as file:
+                    size = max(size, _declared(file))
+            check_bytes(f"{path}, {member.filename.removesuffix('.npy')}", size)
+            total += size
+    check_bytes(path, total)
+
+
+def _declared(file: IO[bytes]) -> int:
+    """The bytes that the header of an array declares."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return math.prod(shape) * (dtype.itemsize or ROW)
+
+
+def lines(file: TextIO, path: Path) -> Iterator[str]:
+    """The lines of a text file, which may be packed: neither one of them nor all together fill the memory."""
+    number, size, looked = 0, 0, LOOK
+    while line := file.readline(LINE + 1):
+        number += 1
+        size += len(line) + ROW
+        if len(line) > LINE:
+            raise DataError(
+                f"{path}, line {number} has more than {LINE:,} characters, and no line of a table is so long."
+            )
+        if size > looked:
+            check_bytes(path, size)
+            looked = size + LOOK
+        yield line
+
+
+def _bytes(n: int) -> str:
+    power = min(5, max(0, (n.bit_length() - 1) // 10))
+    return f"{n / 1024**power:,.1f} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"

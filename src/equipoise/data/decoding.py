@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import check_pixels, opened
+from equipoise.data.contents import DataError, check_pixels, opened
 from equipoise.system.files import PART, cache_directory, locked
 from equipoise.system.workers import cores
 

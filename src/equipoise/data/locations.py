@@ -95,7 +95,7 @@ def where_from(names: Sequence[str], root: Path) -> str:
     return f"{' and '.join(commands)} {says} where to get {them}."
 
 
-def of_the_system(error: Exception) -> bool:
+def is_system_error(error: Exception) -> bool:
     """Whether an error came from the system, such as a permission that is missing, and not from what is in a file."""
     return isinstance(error, OSError) and error.errno is not None
 

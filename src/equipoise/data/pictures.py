@@ -16,11 +16,11 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import check_pixels, opened
+from equipoise.data.contents import DataError, check_pixels, opened
 from equipoise.data.decoding import ahead, bar, colours, dated, kept, levels, resized
 from equipoise.system import hashes
 from equipoise.system.files import ANYWHERE, open_regular
+from equipoise.system.grouping import grouped
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -377,9 +377,7 @@ class Pictures:
             raise DataError(
                 f"{self.what}, {self.names[k]}: this image cannot be decoded ({reason}). Replace it by a good copy, or remove it."
             )
-        alike: dict[str, list[str]] = {}
-        for k, reason in [*broken.items()][:SHOWN]:
-            alike.setdefault(reason, []).append(self.names[k])
+        alike = grouped((reason, self.names[k]) for k, reason in [*broken.items()][:SHOWN])
         reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
         more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
         raise DataError(
@@ -400,7 +398,7 @@ UNUSED = {
 }
 
 
-def of_files(files: Sequence[Path], what: str, names: Sequence[str]) -> Pictures:
+def from_files(files: Sequence[Path], what: str, names: Sequence[str]) -> Pictures:
     """The images of files; where their folder is does not matter for the file of the cache."""
     return Pictures(what, names, files.__getitem__, partial(dated, files))
 

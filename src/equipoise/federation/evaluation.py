@@ -22,9 +22,8 @@ from equipoise.core.task import Classification, Task
 from equipoise.data.samples import Absent, Awaited, LoadError, Samples, joined, loaded
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
-from equipoise.metrics.classification import CORRECT, RATES
+from equipoise.metrics.classification import CORRECT, RATES, Found, Measure, recorded
 from equipoise.metrics.failure import of_use
-from equipoise.metrics.own import Found, Measure, recorded
 from equipoise.records.record import Clients, Record, Score, Sums, Validation
 from equipoise.system.tree import aligned
 

@@ -44,10 +44,9 @@ from equipoise.federation.round import one_round
 from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop, check_stop
 from equipoise.federation.trial import Progression, begin
-from equipoise.metrics.classification import RATES
+from equipoise.metrics.classification import RATES, Measure, failures
 from equipoise.metrics.failure import diverged
 from equipoise.metrics.groups import positive_class
-from equipoise.metrics.own import Measure, failures
 from equipoise.records.criteria import rungs
 from equipoise.records.history import LEAST
 from equipoise.records.meta import Content, Contribution, Meta

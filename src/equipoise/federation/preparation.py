@@ -24,9 +24,8 @@ from equipoise.federation.inputs import Frame, Groups
 from equipoise.federation.method import Method
 from equipoise.federation.stopping import NONE
 from equipoise.federation.trial import Progression, Trial
-from equipoise.metrics.classification import chosen
+from equipoise.metrics.classification import KNOWN, Measure, chosen, divided
 from equipoise.metrics.groups import Positive
-from equipoise.metrics.own import KNOWN, Measure, divided
 from equipoise.records.meta import Contribution
 from equipoise.records.record import Record
 from equipoise.records.validation import BEST

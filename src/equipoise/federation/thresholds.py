@@ -18,9 +18,8 @@ from equipoise.core.task import Classification, Regression
 from equipoise.data.samples import loaded
 from equipoise.federation.evaluation import EvaluationSets, answers, published
 from equipoise.federation.trial import Trial
-from equipoise.metrics.calibration import Recalibration, auc, calibration, histogram, reliability, roc
+from equipoise.metrics.calibration import Decision, Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.decision import Decision
 from equipoise.metrics.groups import people_of, rates_of
 from equipoise.metrics.intervals import Interval, sizes_by, wilson
 from equipoise.metrics.performance import Value

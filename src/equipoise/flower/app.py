@@ -49,9 +49,9 @@ from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.site import KINDS, Site, harmless, open_site, sendable
 from equipoise.flower.site.store import BUNDLE, Store
 from equipoise.flower.site.task import Task, TaskFunction
+from equipoise.metrics.classification import divided
 from equipoise.metrics.groups import large, positive_class
 from equipoise.metrics.measures import main_in
-from equipoise.metrics.own import divided
 from equipoise.records.history import LEAST
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.metrics.group_thresholds import chances, edges
-from equipoise.metrics.thresholds import CERTAIN
+from equipoise.metrics.thresholds import CERTAIN, chances, edges
 from equipoise.system.ranges import choice, number
 
 

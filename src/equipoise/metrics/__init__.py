@@ -18,8 +18,19 @@ from equipoise.metrics.definitions import spread
 from equipoise.metrics.failure import diverged, guesses
 from equipoise.metrics.groups import Parity, Rates, class_counts, parity, rates_of
 from equipoise.metrics.performance import Value
-from equipoise.metrics.ranking import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
-from equipoise.metrics.statistics import Paired, Summary, holm, paired, seeds_needed, summary_over_seeds
+from equipoise.metrics.statistics import (
+    Paired,
+    Probabilities,
+    Summary,
+    critical_difference,
+    friedman,
+    holm,
+    mean_ranks,
+    paired,
+    seeds_needed,
+    signed_rank,
+    summary_over_seeds,
+)
 
 __all__ = [
     "MEASURES",

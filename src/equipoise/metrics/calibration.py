@@ -1,16 +1,17 @@
-"""Whether probabilities of the positive class are what they claim: reliability, ROC, and recalibration from sums over sites."""
+"""Whether probabilities of the positive class are what they claim: reliability, ROC, recalibration from sums over sites, and decisions."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from equipoise.metrics.classification import KNOWN
 from equipoise.metrics.intervals import Interval, wilson
-from equipoise.metrics.own import KNOWN
 from equipoise.metrics.performance import UNDEFINED, Value
-from equipoise.metrics.thresholds import checked
+from equipoise.metrics.thresholds import checked, decided
 from equipoise.system.suggestions import unknown
 
 Table = NDArray[np.float64]
@@ -84,7 +85,7 @@ def calibration_of_sums(sums: ArrayLike, least: int = 1) -> tuple[Value, Value]:
 
 
 def calibration(scores: ArrayLike, positive: ArrayLike) -> dict[str, float | None]:
-    """The measures `brier` and `ece` of :mod:`equipoise.metrics.own` of a binary classifier, lower is better.
+    """The measures `brier` and `ece` of :mod:`equipoise.metrics.classification` of a binary classifier, lower is better.
 
     The Brier score is `mean (p - y)^2 + mean ((1 - p) - (1 - y))^2`, in [0, 2]: twice scikit-learn's `brier_score_loss`. The expected
     calibration error is over 15 bins of equal width of the confidence `max(p, 1 - p)` (Guo et al. 2017): the mean over samples of the distance
@@ -141,7 +142,7 @@ def roc(scores: ArrayLike, positive: ArrayLike, points: int = 101) -> Table:
 
 # recalibration
 def histogram(scores: ArrayLike, positive: ArrayLike, bins: int = FINE) -> Table:
-    """What a site tells of its scores: samples of the other and of the positive class by bin of equal width; [2, bins]. Sites add up."""
+    """The score histogram of a site: samples of the other and of the positive class by bin of equal width [2, bins]. Those of sites add up."""
     p, y = checked(scores, positive)
     at = np.minimum((p * bins).astype(np.int64), bins - 1)
     return np.stack([np.bincount(at[~y], minlength=bins), np.bincount(at[y], minlength=bins)]).astype(np.float64)
@@ -211,3 +212,48 @@ class Recalibration:
 def _logit(p: Table) -> Table:
     inside = p.clip(EDGE, 1 - EDGE)
     return np.asarray(np.log(inside) - np.log1p(-inside))
+
+
+# from probabilities to decisions: recalibrated, and by an edge for all or for each group
+@dataclass(frozen=True)
+class Decision:
+    """What is shown and what is decided of probabilities.
+
+    Parameters
+    ----------
+    attribute : whose value chooses the edge; empty where one edge is for all.
+    groups : its values, in the order of their codes.
+    edges : in [0, 1], the probabilities before recalibration from which on the positive class is predicted: of every group, then of people
+        of whom the group is not known; shape [G + 1]. Empty: the more probable class, after recalibration.
+    calibration : of the probabilities that are shown; None leaves them as they are.
+    """
+
+    attribute: str = ""
+    groups: tuple[str, ...] = ()
+    edges: tuple[float, ...] = ()
+    calibration: Recalibration | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.edges) != len(self.groups) + 1 and (self.edges or self.groups):
+            raise ValueError(
+                f"expected {len(self.groups) + 1} edges, one for each group and one for others; found {len(self.edges)}."
+            )
+
+    @classmethod
+    def at(
+        cls, threshold: float, by_group: Mapping[str, Any] | None = None, calibration: Recalibration | None = None
+    ) -> Self:
+        """By a threshold, or by those of groups, an ``attribute`` and its ``thresholds``, and one for people of whom the group is not known."""
+        groups = by_group["thresholds"] if by_group else {}
+        edges = (*groups.values(), float(threshold))
+        return cls(by_group["attribute"] if by_group else "", tuple(groups), edges, calibration)
+
+    def __call__(self, scores: ArrayLike, codes: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Which samples are taken for positive [n], of their probabilities [n] and codes of their groups [n], -1 where one is not known."""
+        if not self.edges:
+            return decided(self.shown(scores), 0.5)
+        return decided(scores, np.array(self.edges)[-1 if codes is None else np.asarray(codes)])
+
+    def shown(self, scores: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities [n] after recalibration."""
+        return np.asarray(scores, np.float64) if self.calibration is None else self.calibration(scores)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.performance import UNDEFINED, Value, Vector, best, mean, std, worst
-from equipoise.metrics.ranking import ranks
+from equipoise.metrics.statistics import ranks
 
 SERVER: Final = "the server's validation data"  # on which rewards are compared while settings are chosen, as a test set
 TIE: Final = 1e-12  # of accuracies that are k / n: what differs by less differs by rounding

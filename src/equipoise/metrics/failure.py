@@ -44,7 +44,7 @@ def diverged(
 
 
 def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
-    """Why a model is no better than a guess by the frequencies of the classes; empty if it decides or ranks better.
+    """Why the model is no better than the class frequencies; empty if it decides or ranks better.
 
     It does not decide better if its accuracy over all test samples is within the 95 % interval of the share m of the most frequent class,
     or below: `accuracy <= m + 1.96 sqrt(m (1 - m) / n)`; and its mean recall over the C classes that there are is as little

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.clusters import effective
-from equipoise.metrics.groups import Counts, Gap, parity, rates_of, sizes_of
+from equipoise.metrics.groups import Counts, Gap, effective, parity, rates_of, sizes_of
 from equipoise.metrics.performance import tenth
 
 Table = NDArray[np.float64]
@@ -237,7 +236,7 @@ def of_means(means: Mapping[str, tuple[float, float, float]], level: float = 0.9
 def sizes_by(counts: Mapping[str, Any], rounds: float = 1) -> dict[str, list[float]]:
     """By the name of a rate, how many independent samples it is about for each class, in each of the rounds that counts are the sum of.
 
-    These are the samples, or fewer if people have several rows: see `equipoise.metrics.clusters.effective`.
+    These are the samples, or fewer if people have several rows: see `equipoise.metrics.groups.effective`.
     """
     sizes = {key: [n / rounds for n in every] for key, every in sizes_of(counts).items()}
     if "moments" not in counts:
@@ -280,7 +279,7 @@ def of_rates(
         """The level of the interval of the pair of groups that attains a gap."""
         return 1 - (1 - level) / (gap.groups * (gap.groups - 1) / 2)
 
-    def of_gap(key: str, c: int) -> Interval:
+    def gap_interval(key: str, c: int) -> Interval:
         gap = fairness.gaps[key, c]
         if gap.groups < 2:
             return NONE
@@ -288,7 +287,7 @@ def of_rates(
         low, high = newcombe(p, wilson(p, n, corrected(gap)), q, wilson(q, m, corrected(gap)))
         return Interval(max(0.0, low), high)
 
-    def of_ratio() -> Interval:
+    def ratio_interval() -> Interval:
         c = fairness.widest.get("demographic_parity")
         if c is None or not (gap := fairness.gaps["selection_rate", c]).ratio.defined:
             return NONE
@@ -298,20 +297,20 @@ def of_rates(
         return Interval(low, min(1.0, high)).holding(gap.ratio.value) if low < high else NONE
 
     def largest(*keys: str) -> Interval:
-        every = [[of_gap(key, c) for key in keys] for c in fairness.classes]
+        every = [[gap_interval(key, c) for key in keys] for c in fairness.classes]
         finite = [ends for of_class in every if all(math.isfinite(ends.low) for ends in of_class) for ends in of_class]
         if not finite:
             return NONE
         return Interval(max(ends.low for ends in finite), max(ends.high for ends in finite))
 
     return {
-        "accuracy_gap": of_gap("accuracy", 0),
+        "accuracy_gap": gap_interval("accuracy", 0),
         "equal_opportunity": largest("tpr"),
         "equalised_odds": largest("tpr", "fpr"),
         "demographic_parity": largest("selection_rate"),
-        "demographic_parity_ratio": of_ratio(),
+        "demographic_parity_ratio": ratio_interval(),
         "predictive_parity": largest("ppv"),
-        "worst_recall": of_gap("worst_recall", 0),
+        "worst_recall": gap_interval("worst_recall", 0),
     }
 
 

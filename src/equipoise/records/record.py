@@ -91,8 +91,8 @@ class Sums(TypedDict, total=False):
     scores : of two classes, samples, sums of the probability of the second, and how many are of it, in ten bins of it [V, 3, 10].
     n : of regression, samples.
     persons, moments : of regression, and of people with several rows: people [V], and sums over them of the products of their sums, from which
-        variances follow, see `equipoise.metrics.clusters`.
-    people : of classification, if people have several rows: how many of them each rate is about [V, C, 6], see `equipoise.metrics.clusters`.
+        variances follow, see `equipoise.metrics.groups`.
+    people : of classification, if people have several rows: how many of them each rate is about [V, C, 6], see `equipoise.metrics.groups`.
     scored, bias : as these, of the samples with a probability, and of probability less class.
     squares, absolute, error, target : of regression, sums of the squares and sizes of the errors, of the errors (predicted less true), and
         of the targets.

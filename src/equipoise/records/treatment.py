@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.calibration import calibration_of_sums
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.clusters import OF_NUMBERS, variance
 from equipoise.metrics.groups import (
     ESTIMABLE,
     OF_CLASS,
+    OF_NUMBERS,
     Counts,
     Positive,
     Rates,
@@ -20,6 +20,7 @@ from equipoise.metrics.groups import (
     parity,
     people_of,
     rates_of,
+    variance,
     withheld_of_class,
 )
 from equipoise.metrics.intervals import of_means, of_rates, sizes_by, wilson

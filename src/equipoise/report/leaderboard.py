@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.ranking import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
+from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
 from equipoise.report.formatting import PERCENT, UNDEFINED, brief, number, p_value, same_in_every_seed
 from equipoise.report.grid import Cell, Grid

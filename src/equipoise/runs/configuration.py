@@ -15,8 +15,8 @@ from equipoise.engines import ENGINES
 from equipoise.federation.method import parse
 from equipoise.federation.stopping import NONE
 from equipoise.methods import METHODS
+from equipoise.metrics.classification import divided
 from equipoise.metrics.groups import positive_class
-from equipoise.metrics.own import divided
 from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
 from equipoise.system import calls, own_code, places

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import tomli_w
 
-from equipoise.data.declared import JSON, check_bytes, check_zip
+from equipoise.data.contents import JSON, check_bytes, check_zip
 from equipoise.federation import checkpoint
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
 from equipoise.federation.history import History

@@ -23,7 +23,7 @@ import tomli_w
 from equipoise.core.rates import Rate, rate, scaled, text
 from equipoise.core.solver import Solver
 from equipoise.federation.method import Method
-from equipoise.metrics.ranking import spearman
+from equipoise.metrics.statistics import spearman
 from equipoise.records import criteria
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER

@@ -14,7 +14,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from equipoise.scenarios import digits, partition
-from equipoise.scenarios.scenario import Described, Protocol
+from equipoise.scenarios.scenario import Described, Divided, Protocol
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
@@ -213,14 +213,14 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
         collaborative=True,
     )
 
-    def divide(seed: int, data: digits.Tensors) -> digits.Divided:
+    def divide(seed: int, data: digits.Tensors) -> Divided:
         # The stream's key is one that neither the images nor another scenario use.
         rng = digits.stream(seed, len(digits.DOMAINS) + 2)
         held, parts = division.parts(digits.joined(data, "train")[1], pool, rng)
         about = {"samples": division.samples, "holdout": division.holdout, "recipe": division.recipe}
         about |= {"alpha": division.alpha} if division.scene == "dir" else {}
         tests, recipe = {"test": digits.joined(data, "test")}, {"collaboration": {"version": VERSION, **about}}
-        return digits.Divided(parts, tests, held=held, recipe=recipe)
+        return Divided(parts, tests, held=held, recipe=recipe)
 
     return digits.scenario(description, train, test, divide)
 

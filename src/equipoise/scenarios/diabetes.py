@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.memory_mapped import take
 from equipoise.data.precision import standardised
-from equipoise.scenarios import cache, partition
+from equipoise.scenarios import digits, partition
 from equipoise.scenarios.scenario import REGRESSION, Described, Description, Protocol, Scenario
 from equipoise.system.ranges import check_number, check_whole
 
@@ -95,7 +95,7 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
                 "alpha": alpha,
                 "test": test,
                 "standardised": {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()},
-                "sha256": cache.digest({"x": data[0], "y": data[1]}),
+                "sha256": digits.digest({"x": data[0], "y": data[1]}),
                 "clients": train,
                 "tests": tested,
             },

@@ -17,8 +17,8 @@ from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Data, Mapped, labels, take
 from equipoise.scenarios import papers, partition
-from equipoise.scenarios.papers import MEAN, STD, Divided
-from equipoise.scenarios.scenario import Described, Description, Images, Protocol, Scenario, numbered
+from equipoise.scenarios.papers import MEAN, STD
+from equipoise.scenarios.scenario import Described, Description, Divided, Images, Protocol, Scenario
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import unknown
 
@@ -65,8 +65,7 @@ def digits(
     ValueError if an option is out of its range, or a domain has too few images. DataError if a domain is not there.
     """
     chosen = _domains("fedheal-digits", domains, READABLE)
-    groups = _groups("fedheal-digits", chosen, clients, share)
-    check_whole("fedheal-digits: size", size, 1)
+    groups = _groups("fedheal-digits", chosen, clients, share, size)
     with _without("fedheal-digits", data, chosen):
         papers.require(data, dict.fromkeys(chosen, ("train", "test")))
     transform = replace(DIGITS_TRANSFORM, crop=size // 8)
@@ -85,7 +84,7 @@ def digits(
         clients = (_rgb(take(train[d].data, part), size) for d, part in zip(groups, parts, strict=True))
         tests = {domain: _rgb(contents.data, size) for domain, contents in test.items()}
         recipe = {"version": VERSION, "domains": chosen, "share": share, "size": size}
-        made = Divided(recipe, parts, numbered(groups), groups, None, clients, tests)
+        made = Divided(parts, tests, groups=groups, clients=clients, recipe=recipe)
         return papers.scenario(description, seed, files, made)
 
     return description, build
@@ -120,8 +119,7 @@ def office(
     ValueError if an option is out of its range, or a domain has too few images. DataError if a domain is not there.
     """
     chosen = _domains("fedheal-office", domains, OFFICE)
-    groups = _groups("fedheal-office", chosen, clients, share)
-    check_whole("fedheal-office: size", size, 1)
+    groups = _groups("fedheal-office", chosen, clients, share, size)
     with _without("fedheal-office", data, chosen):
         papers.require(data, {"office-caltech10": chosen})
     description = _described("fedheal-office", SUMMARY_OFFICE, size, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
@@ -138,7 +136,7 @@ def office(
         tests = {domain: take(contents.data, split[domain][1]) for domain, contents in images.items()}
         some = {} if chosen == OFFICE else {"domains": chosen}
         recipe = {"version": VERSION, "share": share, "paper_overlap": paper_overlap, "size": size, **some}
-        made = Divided(recipe, parts, numbered(groups), groups, None, clients, tests)
+        made = Divided(parts, tests, groups=groups, clients=clients, recipe=recipe)
         return papers.scenario(description, seed, images, made)
 
     return description, build
@@ -168,13 +166,14 @@ def _domains(name: str, domains: str | Sequence[str], all_: Sequence[str]) -> tu
     return chosen
 
 
-def _groups(name: str, domains: Sequence[str], clients: int | None, share: float) -> tuple[str, ...]:
+def _groups(name: str, domains: Sequence[str], clients: int | None, share: float, size: int) -> tuple[str, ...]:
     """The domain of every client, those of a domain together."""
     total = EACH * len(domains) if clients is None else clients
     if total < 1 or total % len(domains):
         raise ValueError(f"{name}: clients must be a multiple of {len(domains)}, the domains; found {clients}.")
     if not 0 < share <= 1:
         raise ValueError(f"{name}: share must be in (0, 1]; found {share}.")
+    check_whole(f"{name}: size", size, 1)
     return tuple(domain for domain in domains for _ in range(total // len(domains)))
 
 
@@ -186,7 +185,7 @@ def _drawn(train: Mapping[str, Tensor], groups: Sequence[str], share: float, see
 
 @contextmanager
 def _without(name: str, data: Path | None, chosen: Sequence[str], *read: str) -> Iterator[None]:
-    """Have an error of the files of some domains say how to go on without these: those ``read``, or that are missing."""
+    """Add to an error about missing files of domains how to run without those domains, or without those ``read``."""
     try:
         yield
     except DataError as error:

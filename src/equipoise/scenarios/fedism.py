@@ -6,7 +6,7 @@ Matching" (IJCAI 2024), its extension FedISM+ (arXiv 2503.09587), and their rele
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import labels, take
 from equipoise.scenarios import papers, partition
 from equipoise.scenarios.corruption import CORRUPTIONS, check_severity, corrupted as corrupt, qualities
-from equipoise.scenarios.papers import MEAN, STD, Divided
-from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
+from equipoise.scenarios.papers import MEAN, STD
+from equipoise.scenarios.scenario import Described, Divided, Images, Protocol
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
@@ -33,8 +33,33 @@ TRANSFORM = Images(MEAN, STD, pad="zero", rotate=10.0, translate=0.02, flip=True
 PROTOCOL = Protocol(rounds=300, epochs=1, batch_size=32, lr=3e-4, momentum=0.0, weight_decay=5e-4, optimizer="adam")
 MEASURES = ("accuracy", "balanced", "auc", "auc_ovr")
 
-SUMMARY_RSNA = "FedISM's CT slices of bleeding in the brain; the images of a few clients are noisy or blurred."
-SUMMARY_ISIC = "FedISM's photographs of skin lesions; the images of a few clients are noisy or blurred."
+
+class _Set(NamedTuple):
+    scenario: str
+    reads: str
+    summary: str
+
+
+class _Quality(NamedTuple):
+    """How images are divided, and those of the last ``corrupted`` clients made worse; see :func:`rsna`."""
+
+    corrupted: int
+    alpha: float
+    corruption: str
+    severity: int | None
+    recipe: str
+
+
+RSNA = _Set(
+    "fedism-rsna",
+    "rsna-ich",
+    "FedISM's CT slices of bleeding in the brain; the images of a few clients are noisy or blurred.",
+)
+ISIC = _Set(
+    "fedism-isic",
+    "isic2019",
+    "FedISM's photographs of skin lesions; the images of a few clients are noisy or blurred.",
+)
 
 
 def rsna(
@@ -75,9 +100,7 @@ def rsna(
     ValueError if an option is out of its range or unknown, or leaves no partition. DataError if the data are not there.
     """
     options = {"window": window, "lists": lists, "group_by": group_by, "size": size}
-    return _quality(
-        "fedism-rsna", SUMMARY_RSNA, "rsna-ich", data, clients, corrupted, alpha, corruption, severity, recipe, options
-    )
+    return _unequal(RSNA, data, clients, _Quality(corrupted, alpha, corruption, severity, recipe), options)
 
 
 def isic(
@@ -127,25 +150,12 @@ def isic(
     if isinstance(clients, str):
         return _centres(data, options)
     bad = CORRUPTED if corrupted is None else corrupted
-    return _quality(
-        "fedism-isic", SUMMARY_ISIC, "isic2019", data, clients, bad, alpha, corruption, severity, recipe, options
-    )
+    return _unequal(ISIC, data, clients, _Quality(bad, alpha, corruption, severity, recipe), options)
 
 
-def _quality(
-    name: str,
-    summary: str,
-    reads: str,
-    data: Path | None,
-    clients: int,
-    corrupted: int,
-    alpha: float,
-    corruption: str,
-    severity: int | None,
-    recipe: str,
-    options: Mapping[str, Any],
-) -> Described:
+def _unequal(source: _Set, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
     """Clients whose classes differ, the last few with corrupted images."""
+    name, (corrupted, alpha, corruption, severity, recipe) = source.scenario, quality
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown(f"corruption of {name}:", corruption, CORRUPTIONS))
     if recipe not in RECIPES:
@@ -156,7 +166,7 @@ def _quality(
         partition.check(name, clients, clients, alpha, corrupted)
     groups = qualities(clients, corrupted)
     clean = clients - corrupted
-    about = {"corrupted": corrupted, "alpha": alpha, "corruption": corruption, "severity": strength, "recipe": recipe}
+    about = {"version": VERSION, **quality._replace(severity=strength)._asdict(), **options}
 
     def divide(train: Contents, test: Contents, seed: int) -> Divided:
         if recipe == "released":
@@ -176,14 +186,14 @@ def _quality(
         )
         bad_test = corrupt(test.data, range(len(test)), corruption, strength, NOISE["test"], f"{name} test")
         tests = {"clean": test.data, "corrupted": bad_test}
-        return Divided(_recipe(about, options), parts, numbered(groups), groups, None, of_clients, tests)
+        return Divided(parts, tests, groups=groups, clients=of_clients, recipe=about)
 
-    return _scenario(name, summary, reads, data, divide, options)
+    return _scenario(source, data, divide, options)
 
 
 def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
     """A client and a test for every medical centre that has images in both splits."""
-    name = "fedism-isic"
+    name = ISIC.scenario
 
     def divide(train: Contents, test: Contents, _: int) -> Divided:
         if not train.parts or not test.parts:
@@ -198,34 +208,19 @@ def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
             )
         parts = [train.parts[centre] for centre in names]
         tests = {centre: take(test.data, test.parts[centre]) for centre in names}
-        return Divided(_recipe({"clients": CENTRE}, options), parts, names, names, tests=tests)
+        return Divided(parts, tests, names, names, recipe={"version": VERSION, "clients": CENTRE, **options})
 
-    return _scenario(name, SUMMARY_ISIC, "isic2019", data, divide, options)
-
-
-def _recipe(about: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"version": VERSION, **about, **options}
+    return _scenario(ISIC, data, divide, options)
 
 
 def _scenario(
-    name: str,
-    summary: str,
-    reads: str,
+    source: _Set,
     data: Path | None,
     divide: Callable[[Contents, Contents, int], Divided],
     options: Mapping[str, Any],
 ) -> Described:
     side = options["size"]
-    return papers.of_splits(
-        name,
-        reads,
-        data,
-        divide,
-        {"side" if option == "size" else option: value for option, value in options.items()},
-        summary=summary,
-        sample=(3, side, side),
-        transform=TRANSFORM,
-        network="resnet18",
-        protocol=PROTOCOL,
-        measures=MEASURES,
-    )
+    reading = {"side" if option == "size" else option: value for option, value in options.items()}
+    fixed = {"transform": TRANSFORM, "network": "resnet18", "protocol": PROTOCOL, "measures": MEASURES}
+    name, reads, summary = source
+    return papers.from_splits(name, reads, data, divide, reading, summary=summary, sample=(3, side, side), **fixed)

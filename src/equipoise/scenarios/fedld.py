@@ -13,8 +13,8 @@ from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import labels
 from equipoise.data.sets import retina as retina_files
 from equipoise.scenarios import papers, partition
-from equipoise.scenarios.papers import MEAN, STD, Divided
-from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
+from equipoise.scenarios.papers import MEAN, STD
+from equipoise.scenarios.scenario import Described, Divided, Images, Protocol
 
 VERSION = 1  # raise it whenever a part changes
 
@@ -87,9 +87,9 @@ def retina(
         with partition.errors_of("fedld-retina"):
             parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
         recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
-        return Divided({"version": VERSION, **recipe}, parts, numbered(["client"] * number))
+        return Divided(parts, recipe={"version": VERSION, **recipe})
 
-    return papers.of_splits(
+    return papers.from_splits(
         "fedld-retina",
         "retina",
         data,
@@ -118,7 +118,7 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     ------
     ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
     """
-    return papers.of_splits(
+    return papers.from_splits(
         "fedld-covid",
         "covid-fl",
         data,
@@ -150,4 +150,4 @@ def _published(name: str, train: Contents, prefix: str, recipe: Mapping[str, Any
         )
     if empty := [client for client, rows in parts.items() if not rows]:
         raise DataError(f"{name}: the list of {empty[0]} in {prefix} names no image. Each client needs one at least.")
-    return Divided({"version": VERSION, **recipe}, [*parts.values()], [*parts])
+    return Divided([*parts.values()], names=[*parts], recipe={"version": VERSION, **recipe})

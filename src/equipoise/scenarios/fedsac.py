@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from equipoise.data.contents import Contents
-from equipoise.data.memory_mapped import labels, take
+from equipoise.data.memory_mapped import labels
 from equipoise.scenarios import collaboration, papers, partition
 from equipoise.scenarios.collaboration import HELD, Division
-from equipoise.scenarios.papers import Divided
-from equipoise.scenarios.scenario import Described, Images, Protocol, numbered
+from equipoise.scenarios.scenario import Described, Divided, Images, Protocol
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
@@ -145,9 +144,9 @@ def _scenario(
             "holdout": kept,
             **({"alpha": division.alpha} if scene == "dir" else {}),
         }
-        return Divided(recipe, parts, numbered(["client"] * clients), held=(take(train.data, held), held))
+        return Divided(parts, held=held, recipe=recipe)
 
-    return papers.of_splits(
+    return papers.from_splits(
         name,
         dataset.reads,
         data,

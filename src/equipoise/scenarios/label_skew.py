@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from equipoise.scenarios import digits, partition
-from equipoise.scenarios.scenario import Described, Protocol
+from equipoise.scenarios.scenario import Described, Divided, Protocol
 
 VERSION = 1  # raise it whenever a part changes
 
@@ -50,12 +50,12 @@ def scenario(
     partition.check("digits-label-skew", sum(train), clients, alpha)
     least = max(1, min(10, sum(train) // (2 * clients)))
 
-    def divide(seed: int, data: digits.Tensors) -> digits.Divided:
+    def divide(seed: int, data: digits.Tensors) -> Divided:
         with partition.errors_of("digits-label-skew"):
             y = digits.joined(data, "train")[1]
             parts = partition.dirichlet(y, clients, alpha, seed, cap=True, min_size=least)
         skew = {"version": VERSION, "alpha": alpha, "cap": True, "min_size": least}
         tests = {"test": digits.joined(data, "test")}
-        return digits.Divided(parts, tests, recipe={"label_skew": skew})
+        return Divided(parts, tests, recipe={"label_skew": skew})
 
     return digits.scenario(description, train, test, divide)

@@ -30,6 +30,7 @@ from equipoise.metrics.groups import positive_class
 from equipoise.scenarios import partition
 from equipoise.scenarios.scenario import CLASSIFICATION, Described, Description, Images, Protocol, Scenario, kind_of
 from equipoise.system import own_code
+from equipoise.system.grouping import grouped
 from equipoise.system.ranges import check_number, check_option, check_whole
 from equipoise.system.suggestions import require_use
 
@@ -258,12 +259,11 @@ def divided(
         raise DataError(
             f"{own.source} has validation data of its own, and server_validation={server_validation} draws some. Leave it out."
         )
-    rows_of: dict[str, list[int]] = {name: [] for name in ordered(word for word in whose if word)}
-    for row, name in enumerate(whose):
-        if name:
-            rows_of[name].append(row)
-    for name, rows in rows_of.items():
-        mine, tests = (np.array([row for row in rows if split[row] == part], np.int64) for part in ("train", "test"))
+    rows_of = grouped((name, row) for row, name in enumerate(whose) if name)
+    for name in ordered(rows_of):
+        mine, tests = (
+            np.array([row for row in rows_of[name] if split[row] == part], np.int64) for part in ("train", "test")
+        )
         if draws:
             tests, mine = _drawn_people(people, mine, drawn_for_tests, partial(draw, share=test))
         if server_validation:
@@ -321,7 +321,7 @@ def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[
 
 
 def _alike(own: UserData) -> NDArray[np.int64] | None:
-    """A number of every sample [n], the same for those with the same target and inputs; None of images."""
+    """An id per row [n], equal for rows with equal target and inputs; None for images."""
     if isinstance(own.inputs, RawTable):
         columns = [cells.values for cells in own.inputs.columns.values()]
     elif isinstance(own.inputs, np.ndarray) and own.inputs.ndim == 2 and own.inputs.dtype != np.uint8:

@@ -2,38 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from equipoise.data.contents import Contents
-from equipoise.data.memory_mapped import Data, labels, shape, take
+from equipoise.data.memory_mapped import labels, shape
 from equipoise.data.sets import catalog
-from equipoise.scenarios.scenario import Described, Description, Scenario
+from equipoise.scenarios.scenario import Described, Description, Divided, Scenario
 
 MEAN: Final = (0.485, 0.456, 0.406)  # the usual ImageNet numbers, per channel
 STD: Final = (0.229, 0.224, 0.225)
-
-
-class Divided(NamedTuple):
-    """What is made of files that were read.
-
-    Parameters
-    ----------
-    recipe : by what; raise its ``version`` whenever a part of it changes.
-    parts : the positions of each client's samples in the training part of what was read.
-    names, groups : as in ``Scenario``.
-    held : the server's samples and their positions, if it has any.
-    clients, tests : as in ``Scenario``; by default the ``parts`` of the training split, and the test split.
-    """
-
-    recipe: Mapping[str, Any]
-    parts: Sequence[Sequence[int]]
-    names: Sequence[str]
-    groups: Sequence[str] | None = None
-    held: tuple[Data, Sequence[int]] | None = None
-    clients: Iterable[Data] | None = None
-    tests: Mapping[str, Data] | None = None
 
 
 def scenario(description: Description, seed: int, files: Mapping[str, Contents], made: Divided) -> Scenario:
@@ -50,26 +29,19 @@ def scenario(description: Description, seed: int, files: Mapping[str, Contents],
         about = [what, list(shape(contents.data)), list(contents.classes), contents.names, facts]
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
         total.update(labels(contents.data).numpy().tobytes())
-    return Scenario(
-        **vars(description),
-        clients=tuple(made.clients or (take(files["train"].data, part) for part in made.parts)),
-        client_names=tuple(made.names),
-        client_groups=None if made.groups is None else tuple(made.groups),
-        tests=made.tests or {"test": files["test"].data},
-        server_validation=None if made.held is None else made.held[0],
-        manifest={
-            "scenario": description.name,
-            "seed": seed,
-            "recipe": made.recipe,
-            "read": {what: {"samples": len(contents), **contents.about} for what, contents in files.items()},
-            "sha256": total.hexdigest(),
-            "clients": {client: list(part) for client, part in zip(made.names, made.parts, strict=True)},
-            **({} if made.held is None else {"validation": list(made.held[1])}),
-        },
-    )
+    manifest = {
+        "scenario": description.name,
+        "seed": seed,
+        "recipe": made.recipe,
+        "read": {what: {"samples": len(contents), **contents.about} for what, contents in files.items()},
+        "sha256": total.hexdigest(),
+    }
+    train = files["train"].data if made.clients is None else None
+    made = made if made.tests else made._replace(tests={"test": files["test"].data})
+    return made.scenario(description, train, manifest)
 
 
-def of_splits(
+def from_splits(
     name: str,
     reads: str,
     data: Path | None,

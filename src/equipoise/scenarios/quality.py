@@ -11,7 +11,7 @@ import torch
 
 from equipoise.scenarios import digits, partition
 from equipoise.scenarios.corruption import CORRUPTIONS, Corruption, check_severity, motion_blur, qualities
-from equipoise.scenarios.scenario import Described, Protocol
+from equipoise.scenarios.scenario import Described, Divided, Protocol
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
@@ -76,7 +76,7 @@ def scenario(
     check_severity(corrupt, severity)
     least = max(1, sum(train) // (4 * clients))
 
-    def divide(seed: int, data: digits.Tensors) -> digits.Divided:
+    def divide(seed: int, data: digits.Tensors) -> Divided:
         (x, y), (clean, labels) = digits.joined(data, "train"), digits.joined(data, "test")
         # The stream's key is one that the images do not use. Samples come sorted by domain, which must not decide.
         rng = digits.stream(seed, len(digits.DOMAINS) + 1)
@@ -98,6 +98,7 @@ def scenario(
             "min_size": least,
         }
         checked, groups = made | {"test/y": labels}, qualities(clients, corrupted)
-        return digits.Divided(parts, tests, groups, None, (x, y), checked, {"quality": quality})
+        recipe = {"quality": quality}
+        return Divided(parts, tests, groups=groups, train=(x, y), checked=checked, recipe=recipe)
 
     return digits.scenario(description, train, test, divide)

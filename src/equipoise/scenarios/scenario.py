@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 
-from equipoise.data.memory_mapped import Data, Mapped, labels, shape
+from equipoise.data.memory_mapped import Data, Mapped, labels, shape, take
 from equipoise.data.samples import OfPeople, Transform
 from equipoise.data.transforms import Images as Images
 from equipoise.metrics.collaborative import SERVER
@@ -203,7 +204,7 @@ class Scenario(Description):
         return replace(self, collaborative=rewarded, tests=tests, client_tests=None)
 
     def leaving(self, client: str) -> Scenario:
-        """The same without test data and without a client, whose training samples are the test set.
+        """Leave one client out, and test on its training data only.
 
         Raises
         ------
@@ -257,3 +258,48 @@ Described = tuple[Description, Callable[[int], Scenario]]
 def numbered(groups: Sequence[str]) -> tuple[str, ...]:
     """A name for each client: its group's, and its number among the clients of that group, from 1."""
     return tuple(f"{group}-{1 + list(groups[:k]).count(group)}" for k, group in enumerate(groups))
+
+
+class Divided(NamedTuple):
+    """What is made of samples that were read or drawn.
+
+    Parameters
+    ----------
+    parts : per client, positions in the training samples.
+    tests : as in :class:`Scenario`.
+    names, groups : as in :class:`Scenario`; by default names are those of the groups, or ``client``, with numbers.
+    held : positions of the server's samples, if it has any.
+    train : the training samples, if they are not those that were read or drawn.
+    clients : the clients' samples, if they are not the ``parts`` of the training samples.
+    checked : the tensors whose checksum goes into the manifest, if they are not those that were drawn.
+    recipe : by what; raise its ``version`` whenever a part of it changes.
+    """
+
+    parts: Sequence[Sequence[int]]
+    tests: Mapping[str, Data] = MappingProxyType({})
+    names: Sequence[str] | None = None
+    groups: Sequence[str] | None = None
+    held: Sequence[int] | None = None
+    train: Data | None = None
+    clients: Iterable[Data] | None = None
+    checked: Mapping[str, torch.Tensor] | None = None
+    recipe: Mapping[str, Any] = MappingProxyType({})
+
+    def scenario(self, description: Description, train: Any, manifest: Mapping[str, Any]) -> Scenario:
+        """The scenario of the training samples ``train``; the ``manifest`` states where they came from, and each part is added."""
+        train = train if self.train is None else self.train
+        names = tuple(self.names or numbered(self.groups or ["client"] * len(self.parts)))
+        held = {} if self.held is None else {"validation": [*map(int, self.held)]}
+        return Scenario(
+            **vars(description),
+            clients=tuple(self.clients or (take(train, part) for part in self.parts)),
+            client_names=names,
+            client_groups=None if self.groups is None else tuple(self.groups),
+            tests=self.tests,
+            server_validation=None if self.held is None else take(train, self.held),
+            manifest={
+                **manifest,
+                "clients": {name: [*map(int, part)] for name, part in zip(names, self.parts, strict=True)},
+                **held,
+            },
+        )

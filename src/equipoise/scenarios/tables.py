@@ -4,10 +4,11 @@ Both are of the UCI Machine Learning Repository, CC BY 4.0: Heart Disease (Janos
 (Becker, Kohavi 1996). Their data cards are in docs/data-cards.md. They are coded as tables of your own are, by a schema.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from equipoise.data.tables.columns import Column, UserData
 from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import own, partition
-from equipoise.scenarios.bias import Bias
 from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario
 from equipoise.system.ranges import check_number, check_option, check_whole
 from equipoise.system.suggestions import unknown
@@ -137,6 +137,79 @@ ADULT = Table(
 )
 
 
+# clients that are unfair to different people, as FeDa4Fair makes them: the positive rows of a group are dropped or flipped
+STREAM = 44  # of the random numbers, other than those that divide the rows
+
+
+@dataclass(frozen=True)
+class Bias:
+    """Drops and flips positive rows of a group at some clients, before the rows are divided into those for training and testing.
+
+    Source: X. Heilmann, L. Corbucci, M. Cerrato, A. Monreale 2025, FeDa4Fair, arXiv:2506.21095, and their code (``drop_data``, then
+    ``flip_data``). With values of one attribute this is their value bias, with values of several their attribute bias.
+
+    Parameters
+    ----------
+    against : the values of attributes that clients are unfair to, in turn.
+    biased : in (0, 1], share of the clients, the first ones in the order of their names, at least one.
+    drop : in [0, 1], share of the positive rows of that value that a client loses, rounded down.
+    flip : in [0, 1], share of the remaining ones whose label becomes the other one, rounded down.
+    """
+
+    against: tuple[str, ...]
+    biased: float = 1.0
+    drop: float = 0.5
+    flip: float = 0.0
+
+    @classmethod
+    def of(
+        cls, scenario: str, values: Collection[str], bias: str | Sequence[str] | None, **amounts: float
+    ) -> "Bias | None":
+        """The bias of a scenario's options, if there is any; ``amounts`` are ``biased``, ``drop`` and ``flip``.
+
+        Raises
+        ------
+        ValueError : a value is unknown, an amount is out of its range or without effect.
+        """
+        for name, amount in amounts.items():
+            check_number(f"{scenario}: {name}", amount, 0, 1, above=name == "biased")
+        if bias is None:
+            if unused := [f"{name}={amount}" for name, amount in amounts.items() if amount != getattr(cls, name)]:
+                raise ValueError(
+                    f"{scenario}: {', '.join(unused)} has no effect without bias, the people whom clients treat worse. Add "
+                    f"bias={sorted(values)[0]}, or leave it out."
+                )
+            return None
+        against = tuple(bias) if isinstance(bias, (list, tuple)) else tuple(str(bias).split("+"))
+        if wrong := [value for value in against if value not in values]:
+            raise ValueError(unknown(f"bias of scenario {scenario}:", str(wrong[0]), sorted(values)))
+        if not against or len({*against}) < len(against):
+            raise ValueError(
+                f"{scenario}: bias must be different values, at least one; found {', '.join(against) or 'none'}."
+            )
+        if not (amounts["drop"] or amounts["flip"]):
+            raise ValueError(
+                f"{scenario}: bias={'+'.join(against)} changes nothing with drop=0 and flip=0. Raise one, or leave bias out."
+            )
+        return cls(against, **amounts)
+
+    def applied(self, rows: UserData, positive: str, seed: int) -> tuple[UserData, dict[str, Any]]:
+        """The rows with this bias, and what was done at each client; a dropped row is no client's."""
+        (other,) = {*rows.classes} - {positive}
+        label, client = np.array(rows.label, object), np.array(rows.client, object)
+        values = np.array([*rows.attributes.values()], object)  # [A, n]
+        rng = np.random.default_rng([seed, STREAM])
+        done = {}
+        for name, value in zip(rows.clients[: max(1, round(self.biased * len(rows.clients)))], cycle(self.against)):
+            which = np.flatnonzero((client == name) & (label == positive) & (values == value).any(0))
+            which = rng.permutation(which)
+            dropped, kept = np.split(which, [int(self.drop * len(which))])
+            flipped = kept[: int(self.flip * len(kept))]
+            client[dropped], label[flipped] = "", other
+            done[name] = {"against": value, "positive": len(which), "dropped": len(dropped), "flipped": len(flipped)}
+        return replace(rows, label=tuple(label), client=tuple(client)), done
+
+
 def heart(
     *, test: float = 0.2, server_validation: float = 0.0, tests: str = "clients", held: Draw = NOTHING
 ) -> Described:
@@ -155,7 +228,8 @@ def heart(
     ------
     ValueError : an option is out of its range.
     """
-    return _described(HEART, test, server_validation, tests, held, {}, lambda _: read(HEART)[1]["site"])
+    drawn = {"test": test, "server_validation": server_validation, "tests": tests}
+    return _described(HEART, drawn, held, {}, lambda _: read(HEART)[1]["site"])
 
 
 def adult(
@@ -183,7 +257,7 @@ def adult(
     clients : >= 1, among so many the rows are divided instead, with shares of each value of that column from a Dirichlet distribution.
     alpha : >= 0.01, of these shares, 0.5 if None; the lower, the more clients differ. Only with ``clients``.
     bias : values of sex and race with "+" between, or a list of them: the clients are made unfair to these people in turn, as FeDa4Fair
-        makes them (:class:`equipoise.scenarios.bias.Bias`), in their training and test rows. ``"Female+Male"``: clients differ in the
+        makes them (:class:`equipoise.scenarios.tables.Bias`), in their training and test rows. ``"Female+Male"``: clients differ in the
         value that is treated worse; ``"Female+Black"``: in the attribute.
     biased : in (0, 1], share of the clients that are made unfair, the first ones in the order of their names.
     drop : in [0, 1], share of these people's rows above $50,000 that such a client loses.
@@ -222,7 +296,8 @@ def adult(
         return tuple(names)
 
     options = {"client": client, "clients": clients, "alpha": alpha}
-    return _described(ADULT, test, server_validation, tests, held, options, whose, unfair)
+    drawn = {"test": test, "server_validation": server_validation, "tests": tests}
+    return _described(ADULT, drawn, held, options, whose, unfair)
 
 
 @lru_cache(maxsize=2)
@@ -257,16 +332,14 @@ def read(table: Table) -> tuple[UserData, Mapping[str, Column]]:
 
 def _described(
     table: Table,
-    test: float,
-    server_validation: float,
-    tests: str,
+    drawn: Mapping[str, Any],
     held: Draw,
     options: Mapping[str, Any],
     whose: Callable[[int], Column],
     bias: Bias | None = None,
 ) -> Described:
-    """The scenario of a table; ``whose(seed)`` is the client of every row, before any bias."""
-    name = table.name
+    """The scenario of a table; ``drawn`` is what is for testing and for the server, and ``whose(seed)`` the client of every row, before any bias."""
+    name, (test, server_validation, tests) = table.name, drawn.values()
     check_number(f"{name}: test", test, 0, 0.5, ", the share of a client's rows to test on", above=True)
     check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
     check_option(f"{name}: tests", tests, own.TESTS)
@@ -277,7 +350,6 @@ def _described(
         predicts=table.predicts, remark=f"What these data can show, and what not: docs/data-cards.md#{name}.",
     )  # fmt: skip
 
-    drawn = {"test": test, "server_validation": server_validation, "tests": tests}
     groups = {name: {"column": name, "names": {**shown}} for name, shown in table.attributes.items()}
 
     def build(seed: int) -> Scenario:

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import JSON, LOOK, check_bytes, check_npz
+from equipoise.data.contents import JSON, LOOK, DataError, check_bytes, check_npz
 from equipoise.data.precision import counting, finite, lost, single
 from equipoise.data.samples import Lazy
 from equipoise.data.tables.columns import (
@@ -30,8 +29,8 @@ from equipoise.data.tables.columns import (
     UserData,
     check_purposes,
     column,
+    file_totals,
     listed,
-    of_files_read,
     together,
 )
 from equipoise.data.tables.roles import groups_of, named_columns, read_roles
@@ -74,7 +73,7 @@ def npz(path: Path, columns: Columns) -> UserData:
     arrays: Arrays = opened(path)
     if not {"x", columns.image} & arrays.keys():
         arrays = joined(path, arrays)
-    return of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+    return from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
 
 
 def opened(path: Path) -> dict[str, NDArray[Any]]:
@@ -147,7 +146,7 @@ def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
     )
 
 
-def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any]) -> UserData:
+def from_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any]) -> UserData:
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, names = Path(path).name, list(arrays)
     columns.require_none((*WRITTEN, "keep", "inputs", "unlabelled", "leave_out", "schema"), path, "a table")
@@ -164,7 +163,8 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     def origin(name: str) -> Origin:
         return Origin(f"{path}, {name}", partial("{}[{}]".format, name))
 
-    roles, problems = read_roles(path, columns, used, groups, arrays.__getitem__, origin, notes)
+    roles, problems, said = read_roles(path, columns, used, groups, arrays.__getitem__, origin)
+    notes += said
     if problems:
         raise DataError(together(path, problems))
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
@@ -184,7 +184,7 @@ def of_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping
     )
 
 
-def of_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
+def joined_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
     """The samples of all clients one after another, and whose each is; also the parts of the data, where some have a name."""
     splits, names, samples, labels = zip(*parts, strict=True) if parts else ((), (), (), ())
     sizes = [*map(len, labels)]
@@ -272,7 +272,7 @@ def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if last else x
 
 
-def of_function(reference: str, columns: Columns, seed: int) -> UserData:
+def from_function(reference: str, columns: Columns, seed: int) -> UserData:
     """Call a function, with ``seed`` if its signature has one, and take what it returns as it is: nothing is standardised.
 
     It returns a list with ``(x, y)``, a ``torch.utils.data.Dataset`` or :class:`Lazy` for each client; or a dictionary of these by
@@ -303,8 +303,8 @@ def of_function(reference: str, columns: Columns, seed: int) -> UserData:
         if len({x.dtype == np.uint8 for x, _ in pairs.values()}) > 1:
             kinds = ", ".join(f"{name} {x.dtype}" for name, (x, _) in pairs.items())
             raise DataError(f"{reference}: samples of all clients must be bytes (uint8), or of none; found {kinds}.")
-        arrays = of_clients([("", name, x, y) for name, (x, y) in pairs.items()])
-    return of_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
+        arrays = joined_clients([("", name, x, y) for name, (x, y) in pairs.items()])
+    return from_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
 
 
 def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -342,7 +342,7 @@ def pfllib_files(folder: Path) -> list[Path]:
     return [*train, *test] if train else []
 
 
-def of_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
+def from_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData:
     """Read a file per client and part, as PFLlib has them, each with arrays x and y."""
     parts: list[OfClient] = []
     problems: list[str] = []
@@ -370,7 +370,7 @@ def of_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserData
         problems.append(f"samples must be of one type and shape, found {' and '.join(sorted(kinds))}.")
     if problems:
         raise DataError(together(folder, problems))
-    own = of_arrays(folder, of_clients(parts), replace(columns, image=None, label=None), of_files_read(files))
+    own = from_arrays(folder, joined_clients(parts), replace(columns, image=None, label=None), file_totals(files))
     return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")
 
 
@@ -435,7 +435,7 @@ def matlab(path: Path, columns: Columns) -> UserData:
         notes.append(
             f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
         )
-    own = of_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+    own = from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
     return replace(own, notes=(*own.notes, *notes))
 
 
@@ -495,7 +495,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.json") if not path.name.startswith(".") and _is_leaf(path))
 
 
-def of_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> UserData:
+def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> UserData:
     """Read the users of all files of LEAF (Caldas et al. 2018), by the part that these belong to (``""``: none), one file at a time."""
     users: list[OfClient] = []
     file_of: dict[tuple[str, str], Path] = {}
@@ -513,8 +513,8 @@ def of_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -
         problems.append(f"samples must have one shape, found {each}.")
     if problems:
         raise DataError(together(path, problems) + TEXT * ("text" in map(key_of, problems)))
-    arrays = of_clients(users)
-    own, files_ = of_arrays(path, arrays, columns, of_files_read(every)), f"{len(every)} file{'s' * (len(every) > 1)}"
+    arrays = joined_clients(users)
+    own, files_ = from_arrays(path, arrays, columns, file_totals(every)), f"{len(every)} file{'s' * (len(every) > 1)}"
     return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
 
 
@@ -544,7 +544,7 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
 
 
 def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:
-    """Samples [n, ...] of a user of whom a file declares so many; in words, what is wrong with them."""
+    """The samples [n, ...] of one LEAF user, or why they do not match ``num_samples``."""
     if not isinstance(x, list) or not isinstance(y, list):
         return "x and y must be lists"
     if len(x) != len(y) or count not in (None, len(y)):

@@ -20,8 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import ROW, check_bytes, lines
+from equipoise.data.contents import ROW, DataError, check_bytes, lines
 from equipoise.data.tables.cells import Raw, Words
 from equipoise.data.tables.columns import Columns, listed, option
 from equipoise.data.tables.schema import EXPONENT

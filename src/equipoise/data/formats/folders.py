@@ -9,10 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from equipoise.data.contents import DataError
-from equipoise.data.pictures import is_dicom, of_files
-from equipoise.data.tables.columns import SPLITS, Columns, UserData, listed, of_files_read, together
+from equipoise.data.pictures import from_files, is_dicom
+from equipoise.data.tables.columns import SPLITS, Columns, UserData, file_totals, listed, together
 from equipoise.data.tables.roles import read_column
 from equipoise.data.tables.words import Origin
+from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 
 SUFFIXES = (
@@ -58,11 +59,11 @@ def read(top: Path, columns: Columns) -> UserData:
         source=str(top),
         layout="a folder per client, with a folder per class" if by_client else "a folder per class",
         label=roles["label"].words if columns.regression else labels,
-        inputs=of_files(files, str(top), names),
+        inputs=from_files(files, str(top), names),
         client=clients if by_client else None,
         split=None if splits[0] is None else splits,
         names=names,
-        about=of_files_read(files),
+        about=file_totals(files),
         notes=tuple(_notes(top, tree)),
     )
 
@@ -92,7 +93,7 @@ def _tree(top: Path) -> _Tree:
             raise DataError(f"{folder} is a link to a folder that it is in. Remove the link.")
         count = 0
         for path in sorted(folder.iterdir()):
-            if of_a_system(path.name):
+            if is_system_file(path.name):
                 systems.append(path)
                 continue
             if path.name.startswith("."):
@@ -173,14 +174,14 @@ def _misfit(top: Path, path: Path) -> DataError:
     return DataError(f"{path} is not in folders of the same form as the other images of {top}. {FORM}")
 
 
-def of_a_system(name: str) -> bool:
+def is_system_file(name: str) -> bool:
     """Whether an operating system writes files or folders of this name beside those of its user."""
     return name.lower() in SYSTEM or name.startswith("._")
 
 
 def needless(cell: str) -> bool:
     """Whether a path of a table is that of such a file."""
-    return any(of_a_system(part) for part in cell.strip().replace("\\", "/").split("/"))
+    return any(is_system_file(part) for part in cell.strip().replace("\\", "/").split("/"))
 
 
 def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tuple[tuple[Path, ...], list[str]]:
@@ -210,7 +211,7 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
         first = next((cell.strip() for cell in cells if DRIVE.match(cell.strip())), None)
         raise DataError(
             f"{table}: there is no image for {len(lost):,} of {len(cells):,} rows: {some(lost)}. "
-            f"Paths are relative to the folder of {table.name}.{'' if first is None else _of_another_machine(table, first)}"
+            f"Paths are relative to the folder of {table.name}.{'' if first is None else _relative_advice(table, first)}"
         )
     notes = []
     if turned or any("\\" in cells[k] for k in spelled):
@@ -233,11 +234,7 @@ def _is_file(path: Path) -> bool:
 
 def _entries(folder: Path) -> dict[str, list[str]]:
     """What a folder holds, by names without what spellings differ in."""
-    spellings: dict[str, list[str]] = {}
-    if folder.is_dir():
-        for path in folder.iterdir():
-            spellings.setdefault(_plain(path.name), []).append(path.name)
-    return spellings
+    return grouped((_plain(path.name), path.name) for path in (folder.iterdir() if folder.is_dir() else ()))
 
 
 def _plain(name: str) -> str:
@@ -258,7 +255,7 @@ def _spelled(path: Path, entries: Callable[[Path], dict[str, list[str]]]) -> Pat
     return place if _is_file(place) else None
 
 
-def _of_another_machine(table: Path, cell: str) -> str:
+def _relative_advice(table: Path, cell: str) -> str:
     r"""What to do with paths such as ``C:\study\a.png``."""
     parts = cell.replace("\\", "/").split("/")
     for k in range(1, len(parts)):

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from equipoise.data.contents import DataError
-from equipoise.data.formats.table import Frame, of_table
+from equipoise.data.formats.table import Frame, from_table
 from equipoise.data.pictures import Pictures, Source
 from equipoise.data.tables.columns import SPLITS, WRITTEN, Column, Columns, UserData, column, listed
 
@@ -50,7 +50,7 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
         image = column(names, columns.image, "", what)
     table = Frame(names, len(split), cache(partial(_column, what, tables)), what, tuple(notes), "sample {}".format)
     images = image, partial(_images, tables, image or "", facts)
-    own = of_table(table, what, columns, facts, ("client", "subject"), images)
+    own = from_table(table, what, columns, facts, ("client", "subject"), images)
     return replace(own, layout=f"a data set of the Hub: {own.layout}", split=split if len(by_part) > 1 else None)
 
 

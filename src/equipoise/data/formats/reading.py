@@ -45,7 +45,7 @@ def read_user_data(
     ``DIR``, ``users.json`` users of LEAF: JSON files, also in ``train`` and ``test`` or ``all_data``
     ``DIR``                 ``train/CLIENT.npz`` and ``test/CLIENT.npz``, each with ``x`` and ``y``
     ``hub:OWNER/NAME``      a data set of the Hugging Face Hub that is on this machine, or may be downloaded
-    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.formats.arrays.of_function`
+    ``data.py:clients``     a function of your own, also ``mypkg.data:clients``, see :func:`equipoise.data.formats.arrays.from_function`
     ======================= ============================================================================================
 
     Parameters
@@ -75,9 +75,9 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
             f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
         )
     if own_code.is_reference(address):
-        from equipoise.data.formats.arrays import of_function
+        from equipoise.data.formats.arrays import from_function
 
-        return of_function(address, columns, seed)
+        return from_function(address, columns, seed)
     path = Path(source).expanduser()
     if not path.exists():
         function, options = own_code.split(address)
@@ -109,16 +109,16 @@ def _read(path: Path, columns: Columns) -> UserData:
 
     if path.is_file():
         if path.suffix.lower() == ".json":
-            return arrays.of_leaf(path, columns, {"": [path]})
+            return arrays.from_leaf(path, columns, {"": [path]})
         if (read := reader(path)) is None:
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
             endings = ", ".join([*readers, ".json of LEAF"])
             raise DataError(f"{path}: expected a folder, or a file that ends in {endings}.{advice}")
         return read(path, columns)
     if parts := arrays.leaf_parts(path):
-        return arrays.of_leaf(path, columns, parts)
-    if of_clients := arrays.pfllib_files(path):
-        return arrays.of_pfllib(path, columns, of_clients)
+        return arrays.from_leaf(path, columns, parts)
+    if client_files := arrays.pfllib_files(path):
+        return arrays.from_pfllib(path, columns, client_files)
     inside = sorted(file for file in path.iterdir() if reader(file) and not file.name.startswith("."))
     if len(inside) > 1:
         raise DataError(

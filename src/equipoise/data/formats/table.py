@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import ROW, check_bytes, check_zip
+from equipoise.data.contents import ROW, DataError, check_bytes, check_zip
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless
-from equipoise.data.pictures import Pictures, of_files
+from equipoise.data.pictures import Pictures, from_files
 from equipoise.data.tables.cells import Raw, Words, cells_of, raw_of, taken, word_of
 from equipoise.data.tables.columns import (
     MANY,
@@ -251,10 +250,10 @@ Table = delimited.Delimited | Frame  # whose cells are read when they are asked 
 
 def read(path: Path, columns: Columns) -> UserData:
     """The user's data in a table: a row per sample, its class, and the path of an image or a number in every other column."""
-    return of_table(opened(path, columns), path, columns, {"file": path.name, "bytes": path.stat().st_size})
+    return from_table(opened(path, columns), path, columns, {"file": path.name, "bytes": path.stat().st_size})
 
 
-def of_table(
+def from_table(
     table: Table,
     source: Path | str,
     columns: Columns,
@@ -309,11 +308,11 @@ def of_table(
         return Origin(f"{source}, column {name}", at)
 
     raw, counts = ({}, set()) if image is not None else _raw(file, columns, table, rest, rows, notes)
-    signs, shown = signs_in(raw, columns, text=not isinstance(table, Frame))
-    groups = with_signs(groups_of(columns, header, file), cells, columns, source, shown, notes)
-    if bands is not None:
-        (bands,) = with_signs({"label": bands}, cells, columns, source, shown, notes).values()
-    roles, problems = read_roles(source, columns, named, groups, cells.__getitem__, origin, notes, bands, shown)
+    readings = signs_in(raw, columns, text=not isinstance(table, Frame))
+    groups = groups_of(columns, header, file) | ({} if bands is None else {"label": bands})
+    groups = with_signs(groups, cells, columns, source, readings[1], notes)
+    roles, problems, of_names = read_roles(source, columns, named, groups, cells.__getitem__, origin, readings[1])
+    notes += of_names
     if "label" not in named:
         problems.insert(
             0,
@@ -324,7 +323,7 @@ def of_table(
     if image is None:
         if not len(rows) and not problems:
             raise DataError(f"{source} holds no sample.")
-        inputs, wrong, said = read_raw(file, header, raw, columns, at, signs, shown, counts)
+        inputs, wrong, said = read_raw(file, header, raw, columns, at, readings, counts)
         problems += [f"{source}, {problem}" for problem in wrong]
         notes += said
         if not inputs.columns and not problems:
@@ -344,7 +343,7 @@ def of_table(
             are = "s {} are" if len(rest) > 1 else " {} is"
             notes.append(f"{file}: the column{are.format(listed(rest))} not used.")
         layout, features, names = "a table of images", (), tuple(inputs.names)
-    about = {**about, **described(groups.values(), columns)}
+    about = {**about, **described(groups, columns)}
     roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
     return UserData(source=str(source), layout=layout, about=about, **roles)
 
@@ -394,7 +393,7 @@ def _images(
     names = [str(cell) for cell in cells]
     files, said = located(path, names, at)
     notes += [*said, *_repeats(path, files, labels, at)]
-    return of_files(files, str(path), names)
+    return from_files(files, str(path), names)
 
 
 def _held(cells: Sequence[Any], row: int) -> BytesIO:

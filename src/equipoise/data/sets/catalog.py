@@ -1,18 +1,21 @@
 """The data sets of the papers: what each holds, where a user gets it, and how its files are read."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import MISSING, Files, digest, existing, find, holds, plain, where_from
-from equipoise.data.sets import cifar, class_folders, idx, isic, mat, retina, rsna, sslfl, usps
+from equipoise.data.memory_mapped import labels
+from equipoise.data.sets import cifar, class_folders, digits, isic, retina, rsna
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
 
-DIGITS = idx.DIGITS
+DIGITS = digits.DIGITS
 INSTALLED = Path("/usr/share/datasets")  # where Debian and Ubuntu have the data sets of their packages
 
 
@@ -108,9 +111,9 @@ SETS: dict[str, DataSet] = {
         source="plain addresses; or torchvision's MNIST; or ylecun/mnist on Hugging Face, as idx files",
         terms="CC BY-SA 3.0 or MIT; sources differ",
         places=("MNIST/raw", "MNIST"),
-        read=partial(idx.read, classes=idx.DIGITS),
-        needs=idx.FILES["mnist"],
-        astray=partial(idx.astray, "mnist"),
+        read=partial(digits.read_idx, classes=digits.DIGITS),
+        needs=digits.IDX["mnist"],
+        astray=partial(digits.astray, "mnist"),
         files=_idx(
             "MNIST",
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -132,8 +135,8 @@ SETS: dict[str, DataSet] = {
         source="plain addresses (the LIBSVM collection); or torchvision's USPS",
         terms="none stated",
         places=("usps.bz2", "usps.t.bz2", "USPS"),
-        read=usps.read,
-        needs=usps.FILES,
+        read=digits.read_usps,
+        needs=digits.USPS,
         files=_addresses(
             "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/",
             ("usps.bz2", 6579383, "ec16c51db3855ca6c91edd34d0e9b197", "train"),
@@ -153,8 +156,8 @@ SETS: dict[str, DataSet] = {
         source="plain addresses; or torchvision's SVHN",
         terms="for non-commercial use",
         places=("train_32x32.mat", "test_32x32.mat", "SVHN"),
-        read=mat.read,
-        needs=mat.SVHN,
+        read=digits.read_mat,
+        needs=digits.SVHN,
         files=_addresses(
             "http://ufldl.stanford.edu/housenumbers/",
             ("train_32x32.mat", 182040794, "e26dedcc434d2e4c54c9b2d4a06d8373", "train"),
@@ -184,8 +187,8 @@ SETS: dict[str, DataSet] = {
         source="the authors' page, or a copy of Digits-5: synth_train_32x32.mat and synth_test_32x32.mat",
         terms="none stated",
         places=("synth_train_32x32.mat", "synth_test_32x32.mat", "synth"),
-        read=mat.read,
-        needs=mat.SYNTH,
+        read=digits.read_mat,
+        needs=digits.SYNTH,
     ),
     "cifar10": DataSet(
         title="CIFAR-10",
@@ -215,15 +218,15 @@ SETS: dict[str, DataSet] = {
     "fashion-mnist": DataSet(
         title="Fashion-MNIST",
         used_by="FedSAC",
-        classes=idx.CLOTHES,
+        classes=digits.CLOTHES,
         splits={"train": each(*(6000,) * 10), "test": each(*(1000,) * 10)},
         size="31 MB",
         source="plain addresses (the authors' repository); or torchvision's FashionMNIST; or apt-get install dataset-fashion-mnist",
         terms="MIT",
         places=("FashionMNIST/raw", "FashionMNIST"),
-        read=partial(idx.read, classes=idx.CLOTHES),
-        needs=idx.FILES["fashion-mnist"],
-        astray=partial(idx.astray, "fashion-mnist"),
+        read=partial(digits.read_idx, classes=digits.CLOTHES),
+        needs=digits.IDX["fashion-mnist"],
+        astray=partial(digits.astray, "fashion-mnist"),
         package="dataset-fashion-mnist",
         files=_idx(
             "FashionMNIST",
@@ -265,13 +268,13 @@ SETS: dict[str, DataSet] = {
     "covid-fl": DataSet(
         title="COVID-FL, as SSL-FL prepared it",
         used_by="FedLD",
-        classes=sslfl.COVID_CLASSES,
+        classes=retina.COVID_CLASSES,
         splits={"train": None, "test": None},
         size="several GB",
         source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it",
         terms="those of its eight sources, most of them non-commercial",
         places=("COVID-FL", "12_clients"),
-        read=sslfl.covid,
+        read=retina.covid,
     ),
     "rsna-ich": DataSet(
         title="RSNA intracranial haemorrhage",
@@ -394,3 +397,99 @@ def installed(name: str) -> bool:
     entry = data_set(name)
     needed = [split for split in entry.splits if split not in entry.optional]
     return entry.package is not None and all(copies(name, INSTALLED, needed))
+
+
+# what is in the user's files, compared with what was published
+Verdict = Literal["OK", "differs", "missing", "cannot be used", "nothing to compare with"]
+WHOLE = "together"  # stands for all splits
+
+
+@dataclass(frozen=True)
+class SplitCheck:
+    """One split of a data set as it is in the user's files.
+
+    Parameters
+    ----------
+    split : its name, or ``WHOLE`` for all.
+    classes : names of the classes.
+    counts : images of each class; ``None`` if it could not be read.
+    published : what it should be; ``None`` if nothing is known, or it depends on how the split is drawn.
+    needed : whether a set without it is incomplete.
+    present : whether any of it is there.
+    problem : why it could not be read.
+    parts : images of each client or site that the set ships with.
+    genuine : whether all of its files are the publisher's; None where no checksums of them are known.
+    unread : files that are there, too, and are not read, as the same is there in another form or place.
+    """
+
+    split: str
+    classes: tuple[str, ...]
+    counts: tuple[int, ...] | None
+    published: Count | None
+    needed: bool = True
+    present: bool = True
+    problem: str | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
+    genuine: bool | None = None
+    unread: tuple[Path, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What to think of it."""
+        if self.counts is None:
+            return "cannot be used" if self.present else "missing"
+        if self.published is None:
+            return "nothing to compare with"
+        same = sum(self.counts) == self.published.images and self.published.classes in (None, self.counts)
+        return "OK" if same else "differs"
+
+    @property
+    def origin(self) -> str:
+        """Whose files they are, as far as checksums tell: the end of a sentence, or nothing."""
+        other = ", other files" + " with the same counts" * (self.verdict == "OK")
+        return "" if self.genuine is None else ", the publisher's files" if self.genuine else other
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong with it; what no experiment needs may be missing, but not differ."""
+        return self.verdict in ("OK", "nothing to compare with") or (self.verdict == "missing" and not self.needed)
+
+
+def check(name: str, root: Path) -> tuple[SplitCheck, ...]:
+    """Read every split of a data set and count its classes.
+
+    Parameters
+    ----------
+    name : a key of ``SETS``.
+    root : the user's folder.
+
+    Raises
+    ------
+    ValueError : there is no such set.
+    """
+    findings = tuple(_findings(name, data_set(name), root))
+    whole = data_set(name).whole
+    if whole is not None and all(counts := [finding.counts for finding in findings]):
+        together = tuple(map(sum, zip(*filter(None, counts), strict=True)))
+        findings += (SplitCheck(WHOLE, findings[0].classes, together, whole),)
+    return findings
+
+
+def _findings(name: str, entry: DataSet, root: Path) -> Iterator[SplitCheck]:
+    for split, published in entry.splits.items():
+        needed = split not in entry.optional
+        try:
+            contents = read(name, root, split)
+        except (DataError, OSError, ImportError) as error:
+            present = getattr(error, "kind", "") != MISSING
+            yield SplitCheck(split, entry.classes, None, published, needed, present, str(error))
+            continue
+        counts = torch.bincount(labels(contents.data), minlength=len(contents.classes)).tolist()
+        parts = {part: len(rows) for part, rows in contents.parts.items()}
+        files = copies(name, root, [split])
+        marks = [genuine(name, path) for of_file in files for path in of_file[:1]]
+        genuine = None if None in marks or not marks else all(marks)
+        unread = tuple(path for of_file in files for path in of_file[1:])
+        yield SplitCheck(
+            split, contents.classes, tuple(counts), published, needed, parts=parts, genuine=genuine, unread=unread
+        )

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import facts, find, of_the_system
+from equipoise.data.locations import facts, find, is_system_error
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDER, ARCHIVE, META = "cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta"
@@ -73,7 +73,7 @@ def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: refused, because {error}. Use the files of {ARCHIVE}.") from None
     except Exception as error:  # a damaged pickle may raise anything
-        if of_the_system(error):
+        if is_system_error(error):
             raise
         raise DataError(
             f"{path}: expected a pickled dictionary with data and labels ({type(error).__name__}: {error}). "

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import entries, plain
-from equipoise.data.sets.idx import DIGITS
+from equipoise.data.sets.digits import DIGITS
 from equipoise.data.sets.image_lists import mapped, weight
+from equipoise.system.grouping import grouped
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's ImageFolder
 OFFICE = (
@@ -36,13 +37,12 @@ def office(paths: Sequence[Path], side: int = 192) -> Contents:
 
 def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Contents:
     """Images of a folder with one folder per class, whose names are compared without case and underscores."""
-    by_class: dict[str, list[Path]] = {}
-    for entry in filter(Path.is_dir, entries(folder)):
-        by_class.setdefault(ALSO.get(plain(entry.name), plain(entry.name)), []).append(entry)
+    folders = filter(Path.is_dir, entries(folder))
+    by_class = grouped((ALSO.get(plain(entry.name), plain(entry.name)), entry) for entry in folders)
     keys = {plain(label): label for label in classes}
     wrong = {
         "missing": [label for key, label in keys.items() if key not in by_class],
-        "unknown": [folders[0].name for key, folders in by_class.items() if key not in keys],
+        "unknown": [paths[0].name for key, paths in by_class.items() if key not in keys],
         "one class in two folders": [
             " and ".join(path.name for path in paths) for paths in by_class.values() if len(paths) > 1
         ],

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError
-from equipoise.data.declared import lines
+from equipoise.data.contents import DataError, lines
 from equipoise.data.decoding import Fit, Load, decoded, picture
 from equipoise.data.memory_mapped import Mapped
+from equipoise.system.grouping import grouped
 
 SHOWN = 3  # names that an error lists
 
@@ -146,9 +146,7 @@ def divided(
     if group is None:
         held = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
     else:
-        members: dict[str, list[str]] = {}
-        for name in sorted(classes):
-            members.setdefault(group(name), []).append(name)
+        members = grouped((group(name), name) for name in sorted(classes))
         keys = sorted(members)
         held = set()
         for k in rng.permutation(len(keys)):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import Contents, DataError
-from equipoise.data.declared import check_pixels
+from equipoise.data.contents import Contents, DataError, check_pixels
 from equipoise.data.decoding import Load, levels, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.pictures import pydicom_package

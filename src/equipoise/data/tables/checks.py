@@ -270,7 +270,10 @@ def standing_in(x: NDArray[Any], todo: str = TODO, form: str = "") -> Iterator[s
 
 
 def odd_zeros(x: NDArray[np.float64]) -> tuple[int, float] | None:
-    """How many numbers are 0, and the one next to it, if it is farther off than twice what those next to that lie apart."""
+    """The number of zeros that look like a code for "missing", and the nearest other value; None if they do not.
+
+    They do if the nearest value is more than twice as far from 0 as any two neighbouring values of the lower half are from each other.
+    """
     zeros = int((x == 0).sum())
     if not zeros or x.min() < 0 < x.max():
         return None

@@ -281,10 +281,10 @@ def learn(schema: Schema, sums: Mapping[str, Sums]) -> dict[str, Fitted]:
         raise DataError(
             f"column{s} {listed(empty)}: every cell of the training rows is missing. Leave {'them' if s else 'it'} out: {option('leave_out', empty)}."
         )
-    return {f.name: (of_categories if f.kind == CATEGORY else of_numbers)(f, sums[f.name]) for f in schema.features}
+    return {f.name: (fit_categories if f.kind == CATEGORY else fit_numbers)(f, sums[f.name]) for f in schema.features}
 
 
-def of_numbers(feature: Feature, sums: Sums) -> Fitted:
+def fit_numbers(feature: Feature, sums: Sums) -> Fitted:
     """Centre and scale of a column of numbers."""
     centre, scale = sums.mean, sums.deviation if sums.deviation > FLAT * abs(sums.mean) else 0.0
     low, middle, high = sums.quantile(0.25, 0.5, 0.75)
@@ -299,7 +299,7 @@ def of_numbers(feature: Feature, sums: Sums) -> Fitted:
     return Fitted(centre, scale or 1.0, fill, sums.present < sums.rows)
 
 
-def of_categories(feature: Feature, sums: Sums) -> Fitted:
+def fit_categories(feature: Feature, sums: Sums) -> Fitted:
     """The categories of a column, of the counts of its words."""
     kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
     rest = sum(n for word, n in sums.words.items() if word not in kept)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures
 from equipoise.data.tables.options import WRITTEN as WRITTEN
+from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import near, some
 
 if TYPE_CHECKING:
@@ -275,10 +276,7 @@ def require_columns(
 
 def check_purposes(used: Mapping[str, str | None], what: object) -> None:
     """Require that no column has two purposes; that of the client may be that of the group, for rates by hospital."""
-    roles: dict[str, list[str]] = {}
-    for role, name in used.items():
-        if name is not None:
-            roles.setdefault(name, []).append(role)
+    roles = grouped((name, role) for role, name in used.items() if name is not None)
     for name, several_ in roles.items():
         if len(several_) > 1 and {role.split()[0] for role in several_} != {"client", "group"}:
             raise DataError(
@@ -286,7 +284,7 @@ def check_purposes(used: Mapping[str, str | None], what: object) -> None:
             )
 
 
-def of_files_read(files: Sequence[Path]) -> dict[str, int]:
+def file_totals(files: Sequence[Path]) -> dict[str, int]:
     """What a record of a run says of several files."""
     return {"files": len(files), "bytes": sum(file.stat().st_size for file in files)}
 

@@ -77,8 +77,7 @@ def read_raw(
     raw: Mapping[str, Raw],
     options: Columns,
     at: Place,
-    signs: Mapping[str, Sequence[Signs]],
-    shown: str,
+    readings: tuple[Mapping[str, Sequence[Signs]], str],
     counts: Set[str],
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
@@ -89,7 +88,7 @@ def read_raw(
     names, raw : its columns, and those that may become inputs.
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
-    signs, shown : see :func:`signs_in`.
+    readings : see :func:`signs_in`.
     counts : columns that count the rows.
     """
     if options.agreed:
@@ -100,7 +99,7 @@ def read_raw(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
         written = {name: column for name, column in written.items() if name not in unused}
-    others, problems = dict[str, tuple[Feature, ...]](), list[str]()
+    others, problems, (signs, shown) = dict[str, tuple[Feature, ...]](), list[str](), readings
     for name in options.keep:
         if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
             why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"

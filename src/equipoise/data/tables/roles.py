@@ -100,12 +100,13 @@ def groups_of(columns: Columns, names: Sequence[str], what: str) -> dict[str, Gr
     return {f"group {group.name}" if len(groups) > 1 else "group": group for group in groups}
 
 
-def described(groups: Iterable[Group], columns: Columns) -> dict[str, Any]:
+def described(groups: Mapping[str, Group], columns: Columns) -> dict[str, Any]:
     """What the record of a run has of groups, so that others find them in another table; nothing if there are none."""
     unknown = {} if columns.unknown is None else {"unknown": columns.unknown}
     made = {
         group.name: {"column": group.column, "bands": [*group.edges], **group.signs.changed(), **unknown}
-        for group in groups
+        for role, group in groups.items()
+        if role != "label"
     }
     return {"groups": made} if made else {}
 
@@ -153,24 +154,19 @@ def read_roles(
     groups: Mapping[str, Group],
     cells: Callable[[str], Iterable[Any]],
     origin: Callable[[str], Origin],
-    notes: list[str],
-    bands: Group | None = None,
     shown: str = "",
-) -> tuple[dict[str, Any], list[str]]:
-    """Class, client, person, groups and part of every sample, as far as there are such columns, and what is wrong with them.
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Class, client, person, groups and part of every sample, as far as there are such columns; what is wrong with them; and notes on names.
 
     Parameters
     ----------
-    used, groups : columns by role, and what is said of those of groups.
+    used, groups : columns by role, and what is said of those of groups, and of a label whose bands are classes.
     cells, origin : of a column by its name.
-    notes : to which those on names are added.
-    bands : of numbers that are classes.
     shown : the sign before fractions in the other columns, if they are text and show one.
     """
-    roles: dict[str, Any] = {}
-    problems = list[str]()
-    for role in (role for role in ("label", "client", "subject", *groups) if role in used):
-        kind = "group" if role == "label" and bands else role.split()[0]  # numbers with bands may have fractions
+    roles, problems, notes = dict[str, Any](), list[str](), list[str]()
+    for role in (role for role in dict.fromkeys(("label", "client", "subject", *groups)) if role in used):
+        kind = "group" if role in groups else role  # numbers with bands may have fractions
         names = read_column(cells(used[role]), kind, origin(used[role]), columns, shown)
         roles[role] = names.words
         problems += [problem.replace(f": the {kind} ", f": the {role.split()[0]} ") for problem in names.problems]
@@ -184,14 +180,13 @@ def read_roles(
                 f"{place.what} ({place.places(wrong)}): expected train, test or validation, found {first!r}."
             )
     if not problems:
-        client = used.get("client")
-        if bands is not None:
-            roles["label"] = bands.values(roles["label"], columns, source, client=False)
-        roles["attributes"] = {
-            group.name: group.values(roles.pop(role), columns, source, client=client == group.column)
+        made = {
+            role: group.values(roles.pop(role), columns, source, client=used.get("client") == group.column)
             for role, group in groups.items()
         }
-    return roles, problems
+        roles |= {"label": made.pop("label")} if "label" in made else {}
+        roles["attributes"] = {groups[role].name: words for role, words in made.items()}
+    return roles, problems, notes
 
 
 def with_signs(
@@ -253,7 +248,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
     """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost."""
     if role != "label" or not columns.regression:
         if role == "group" and columns.unknown is not None:
-            return _of_unknown([*values], columns.unknown, origin, columns.not_missing)
+            return _with_unknown([*values], columns.unknown, origin, columns.not_missing)
         return read_role(values, role, origin, columns.not_missing)
     classes = "If these are classes, leave task=regression out; else name the column with the number to predict."
     expected, todo = "a number to predict of every sample", "Correct these cells, or remove their samples."
@@ -269,7 +264,7 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
     return Names(label, notes=tuple(notes))
 
 
-def _of_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
+def _with_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
     """The groups in a column, of which missing cells are the group ``unknown``."""
     lost = [missing(word := _cell(cell)) and word not in not_missing for cell in values]
     names = read_role(

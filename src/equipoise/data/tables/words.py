@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.tables.columns import LEAVE_OUT, THOUSANDS, Column, listed, option
+from equipoise.system.grouping import grouped
 
 # What programs write where there is nothing, in small letters: databases, spreadsheets, R, pandas, SAS, UCI, MATLAB, JavaScript.
 MISSING = {
@@ -144,10 +145,7 @@ def _lost(words: Sequence[str], not_missing: Sequence[str]) -> tuple[str, str]:
 
 def _merged(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
     """Of different cells that are one name, the first few."""
-    same: dict[str, list[str]] = {}
-    for text, word in zip(texts, words, strict=True):
-        if word:
-            same.setdefault(word, []).append(text)
+    same = grouped((word, text) for text, word in zip(texts, words, strict=True) if word)
     for word, spelled in [(word, spelled) for word, spelled in same.items() if len(spelled) > 1][:FIRST]:
         yield f"{listed(map(repr, spelled))} are read as {word!r}"
 
@@ -366,10 +364,8 @@ def faults(
     cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str], n: int, kind: Callable[[str], str]
 ) -> str:
     """What is wrong with a column of ``n`` cells, of which ``cells`` in ``rows`` are of a wrong ``kind``: first examples of each."""
-    kinds: dict[str, list[int]] = {}
     meaning = {cell: MISSING_CELLS if missing(cell) else kind(cell.strip()) for cell in set(cells)}
-    for k, cell in enumerate(cells):
-        kinds.setdefault(meaning[cell], []).append(k)
+    kinds = grouped((meaning[cell], k) for k, cell in enumerate(cells))
     said = []
     for name, which in kinds.items():
         first: dict[str | int, int] = {}  # of the same cells one is enough, unless they are missing
