@@ -79,7 +79,9 @@ def test_the_table_of_an_earlier_version_is_the_same_where_it_is_read_alike(stud
         runs.start(now, study / "table")
     table = Path("table.csv")
     table.write_text(table.read_text().replace("north,74", "north,47"))
-    with pytest.raises(RunError, match="other data: the training data of the clients.*version of Equipoise reads them"):
+    with pytest.raises(
+        RunError, match=r"other data: the training data of the clients.*version of Equipoise reads them"
+    ):
         runs.start(now, study / "table")
 
 

@@ -10,7 +10,7 @@ from equipoise.records.meta import Content
 from equipoise.system.suggestions import shorten
 
 KINDS: Final = ("settings", "code", "data", "first_values", "machine")  # in the order in which they are named
-SETTINGS, CODE, DATA, FIRST_VALUES, MACHINE = KINDS
+SETTINGS, CODE, DATA, FIRST_VALUES = KINDS[:4]
 PARTS: Final = {  # of what is hashed of data, in words
     "inputs": "the training data of the clients",
     "tests": "the test sets",

@@ -496,4 +496,4 @@ def unlike(about: Mapping[str, Any]) -> Iterator[str]:
     here = Identity(machine={**versions(), "the processor": kind(machine())})
     made = [{"the processor": text} for run in about["runs"] for text in run["machines"] if text]
     made = [run["versions"] for run in about["runs"]] + made
-    yield from dict.fromkeys(str(each) for its in made for each in Identity(machine=its).differences(here))
+    yield from dict.fromkeys(str(change) for its in made for change in Identity(machine=its).differences(here))
