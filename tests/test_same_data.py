@@ -91,7 +91,7 @@ def test_images_on_disk_are_known_by_their_file(tmp_path: Path, cache: Path) -> 
     made().fit(1, directory=tmp_path / "run", progress=False)
     assert made().resume(tmp_path / "run") == 0
     pixels[7, 0, 0, 0] ^= 1
-    with pytest.raises(eq.CheckpointError, match="the training data of the clients differ"):
+    with pytest.raises(eq.CheckpointError, match=r"the training data of the clients\."):
         made().resume(tmp_path / "run")
 
 
@@ -120,7 +120,7 @@ def test_of_streamed_data_a_few_samples_are_looked_at(tmp_path: Path) -> None:
     first.save(tmp_path)
     assert data.reads < 130  # nobody reads all of it for a hash
     assert made()[0].resume(tmp_path) == 0
-    with pytest.raises(eq.CheckpointError, match="the training data of the clients differ"):
+    with pytest.raises(eq.CheckpointError, match=r"the training data of the clients\."):
         made(shift=1.0)[0].resume(tmp_path)
     jittered, _ = made(jitter=1.0)
     before = torch.get_rng_state()
@@ -138,7 +138,7 @@ def test_of_lazy_clients_the_first_is_loaded(tmp_path: Path) -> None:
     fed.save(tmp_path)
     assert set(loads) == {0}
     assert made(clients()).resume(tmp_path) == 0
-    with pytest.raises(eq.CheckpointError, match="the training data of the clients differ"):
+    with pytest.raises(eq.CheckpointError, match=r"the training data of the clients\."):
         made(other(0)).resume(tmp_path)
 
 
