@@ -54,12 +54,13 @@ def config(**more: Any) -> RunConfig:
     return configure("mine.py:Mine+fedavgm", "digits", keep_checkpoints=2, **given)
 
 
-def test_a_run_of_an_earlier_version_is_read_and_continues(study: Path) -> None:
+def test_a_run_of_an_earlier_version_is_read_and_taken_as_it_is(study: Path) -> None:
     before = eq.History.from_run(study / "digits")
     assert (len(before), before.label) == (2, "mine.py:Mine+fedavgm")
     runs.start(config(), study / "digits")
-    again = runs.execute(study / "digits", progress=False, from_round=1)
-    assert [record["groups"] for record in again.records] == [record["groups"] for record in before.records]
+    assert [record["groups"] for record in eq.History.from_run(study / "digits").records] == [
+        record["groups"] for record in before.records
+    ]
 
 
 def test_a_run_of_an_earlier_version_is_compared(study: Path) -> None:
