@@ -27,7 +27,7 @@ from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, Samples, divided, joined, loaded, read, stack
 from equipoise.engines.processes import Processes
 from equipoise.federation.checkpoint import CheckpointError
-from equipoise.federation.fingerprint import changed, differing
+from equipoise.federation.fingerprint import differences
 from equipoise.federation.method import Method
 from equipoise.flower import in_process
 from equipoise.flower.codec import Parcel
@@ -332,27 +332,26 @@ def test_other_attributes_are_other_data(tmp_path: Path) -> None:
     fed.fit(1, directory=tmp_path, progress=False)
     federation(data=data).resume(tmp_path)
     others = [(x, y, s.flip(0)) for x, y, s in data]
-    with pytest.raises(CheckpointError, match="begun with other data: the sensitive attributes differ"):
+    with pytest.raises(CheckpointError, match="begun with other data: the sensitive attributes\\."):
         federation(data=others).resume(tmp_path)
 
 
 def test_a_run_of_a_version_without_them_goes_on() -> None:
     ours = federation(data=people()).fingerprint
     before = {**ours, "data": {key: code for key, code in ours["data"].items() if key != "attributes"}}
-    assert differing(before, ours) is None
-    assert changed(before["data"], ours["data"]) == ""
+    assert differences(before, ours) == []
 
 
 def test_attributes_that_come_later_and_those_of_lazy_clients_are_other_data(tmp_path: Path) -> None:
     federation(data=clients()).fit(1, directory=tmp_path / "without", progress=False)
-    with pytest.raises(CheckpointError, match="the sensitive attributes differ"):
+    with pytest.raises(CheckpointError, match="the sensitive attributes\\."):
         federation(data=people()).resume(tmp_path / "without")
 
     def lazy(data: list[tuple[Tensor, Tensor, Tensor]]) -> list[eq.Lazy]:
         return [eq.Lazy(lambda one=one: one, len(one[1])) for one in data]
 
     federation(data=lazy(people())).fit(1, directory=tmp_path / "lazy", progress=False)
-    with pytest.raises(CheckpointError, match="the sensitive attributes differ"):
+    with pytest.raises(CheckpointError, match="the sensitive attributes\\."):
         federation(data=lazy([(x, y, s.flip(0)) for x, y, s in people()])).resume(tmp_path / "lazy")
 
 

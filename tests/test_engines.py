@@ -478,7 +478,7 @@ def test_bf16_rounds_and_keeps_the_dtype(engine: str, tmp_path: Path) -> None:
     assert "autocast to bf16" in rounded.header[1]
     assert "bf16" not in exact.header[1]
     rounded.save(tmp_path)
-    with pytest.raises(eq.CheckpointError, match="its precision is bf16, here it is full"):
+    with pytest.raises(eq.CheckpointError, match="precision is bf16 there and full here"):
         federation("fedprox+fedheal", net=network().float(), engine=engine).resume(tmp_path)
     with pytest.raises(ValueError, match=r"precision must be one of full, bf16; found 'half'\."):
         make("half")

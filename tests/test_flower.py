@@ -1535,6 +1535,16 @@ def test_what_waited_in_vain_may_be_started_with_other_settings(tmp_path: Path) 
         Machines(tmp_path, rounds=2).serve()
 
 
+def test_a_run_older_than_a_setting_had_its_default(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, rounds=1)
+    machines.serve()
+    path = machines.run / "config.toml"
+    older = [line for line in path.read_text().splitlines()[1:] if not line.startswith("contribution_rounds")]
+    path.write_text("\n".join(older))
+    assert len(machines.serve()) == 1
+    assert "contribution_rounds = 1" in path.read_text()
+
+
 def test_the_threads_of_a_notebook_are_as_they_were(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     Machines(tmp_path, rounds=1, threads=before + 1).serve()

@@ -151,7 +151,7 @@ def test_another_result_is_said_with_its_size(packed: Path, project: Path, here:
     files[ABOUT] = sealed_json(about).encode()
     found = equipoise("verify", zipped(project / "x.zip", files), "--run-code", "--data", "my table.csv")
     assert "Another processor or version rounds otherwise" in found.err
-    assert f"torch 0.4 there, {torch.__version__.partition('+')[0]}" in found.err
+    assert f"torch is 0.4 there and {torch.__version__.partition('+')[0]}" in found.err
 
 
 def test_other_code_in_the_pack_is_refused_by_the_run(packed: Path, project: Path, here: None, equipoise: Any) -> None:

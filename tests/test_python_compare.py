@@ -210,18 +210,18 @@ def test_a_directory_grows_and_is_read_by_the_command_line(tmp_path: Path, equip
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"rounds": 3}, "plans 2 rounds, and rounds=3 was given"),
-        ({"solver": eq.SGD(0.2)}, "its solver is SGD(lr=0.1"),
-        ({"epochs": 2}, "its epochs is 1, here it is 2"),
+        ({"rounds": 3}, "rounds is 2 there and 3 here"),
+        ({"solver": eq.SGD(0.2)}, "solver is SGD(lr=0.1"),
+        ({"epochs": 2}, "epochs is 1 there and 2 here"),
         ({"clients": [part(20, k + 1) for k in range(3)]}, "begun with other data"),
-        ({"start": lambda: nn.utils.skip_init(nn.Linear, 4, 2).requires_grad_()}, "a network with other values"),
+        ({"start": lambda: nn.utils.skip_init(nn.Linear, 4, 2).requires_grad_()}, "other first values: the network"),
         ({"start": lambda: nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2))}, "parameters"),
-        ({"methods": {"fedavg": "fedprox(mu=1)"}}, "its method is fedavg, here it is fedprox(mu=1)"),
+        ({"methods": {"fedavg": "fedprox(mu=1)"}}, "other settings: method is fedavg there and fedprox(mu=1) here"),
     ],
 )
 def test_finished_runs_are_taken_only_if_they_are_the_same(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     compared(["fedavg"], seeds=1, directory=tmp_path / "c")
-    if change.get("start") and says.startswith("a network"):
+    if change.get("start") and says.startswith("other first"):
         change = {"start": lambda: _constant(net())}
     with pytest.raises(eq.CheckpointError) as error:
         compared(**{"methods": ["fedavg"], "seeds": 1, "directory": tmp_path / "c", **change})
@@ -356,7 +356,9 @@ def test_runs_may_stop_early_and_go_on_where_they_stopped(tmp_path: Path) -> Non
     again = compared(["fedavg", "fedprox(mu=1)"], stop=stop, **given)
     assert records(again)[0] == records(found)[0]
     for other in (eq.EarlyStopping(3), None, lambda records: False):
-        with pytest.raises(eq.CheckpointError, match=r"was begun with stop=EarlyStopping\(patience=1, .*, and stop="):
+        with pytest.raises(
+            eq.CheckpointError, match=r"was begun with other settings: stop is EarlyStopping\(patience=1, .* here"
+        ):
             compared(["fedavg"], stop=other, **given)
     with pytest.raises(ValueError, match="EarlyStopping needs"):
         compared(["fedavg"], stop=stop, seeds=1)

@@ -320,16 +320,16 @@ def test_a_checkpoint_of_another_experiment_is_refused(equipoise: Call, begun: P
     shutil.copytree(begun / "checkpoint", other / "checkpoint")
     found = equipoise("resume", other)
     assert (found.status, found.out) == (1, "")
-    assert "is of another experiment: its method is scaffold+fedheal, here it is moon+fedheal" in found.err
+    assert "was begun with other settings: method is scaffold+fedheal there and moon+fedheal here" in found.err
 
 
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("seed", 1, "its seed is 0, here it is 1"),
-        ("batch_size", 4, "its batch_size is 8, here it is 4"),
-        ("lr", 0.1, "its solver is SGD(lr=0.05"),
-        ("network_options", {"hidden": [9]}, "its parameters is"),
+        ("seed", 1, "seed is 0 there and 1 here"),
+        ("batch_size", 4, "batch_size is 8 there and 4 here"),
+        ("lr", 0.1, "solver is SGD(lr=0.05"),
+        ("network_options", {"hidden": [9]}, " parameters is"),
         ("rounds", 6, "plans 6 rounds, and the run was begun with 4"),
     ],
 )

@@ -218,7 +218,8 @@ def test_a_directory_is_taken_by_the_same_run_only(run: Path, tmp_path: Path) ->
     runs.start(config(), run)
     with pytest.raises(
         RunError,
-        match=r"other settings: rounds is 4 there and 5 here, clients is 4 there and 3 here, alpha is not given there and 1 here\. Choose another --name, or delete it",
+        match=r"other settings: rounds is 4 there and 5 here, --set clients is 4 there and 3 here, --set alpha is not given there and 1 "
+        r"here\. Choose another --name, or delete it",
     ):
         runs.start(config(rounds=5, scenario_options={**config().scenario_options, "clients": 3, "alpha": 1}), run)
     (tmp_path / "diary.txt").write_text("dear diary")

@@ -27,7 +27,7 @@ from equipoise.core.settings import (
     showing,
 )
 from equipoise.data.tables.options import Options
-from equipoise.federation.fingerprint import differing
+from equipoise.federation.fingerprint import differences
 from equipoise.flower.settings import AppSettings
 from equipoise.runs.configuration import RunConfig
 from equipoise.system.ranges import marked, meaning, number, setting
@@ -147,9 +147,9 @@ def test_a_configuration_survives_its_file() -> None:
 def test_a_checkpoint_older_than_a_setting_had_its_default() -> None:
     ours = {"method": "fedavg", **Settings().decisive}
     older = {name: value for name, value in ours.items() if name != "precision"}
-    assert differing(older, ours) is None
-    assert differing(older, {**ours, "precision": "bf16"}) == "precision"
-    assert differing(older, {**ours, "epochs": 2}) == "epochs"
+    assert differences(older, ours) == []
+    assert differences(older, {**ours, "precision": "bf16"}) == [("settings", "precision", "full", "bf16")]
+    assert differences(older, {**ours, "epochs": 2}) == [("settings", "epochs", 1, 2)]
 
 
 def test_a_misspelt_mark_is_refused_where_it_is_given_and_where_it_is_asked() -> None:

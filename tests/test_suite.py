@@ -134,7 +134,9 @@ def test_the_users_own_data_are_a_scenario(tmp_path: Path) -> None:
     conditions.write_text(sealed_json({key: value for key, value in before.items() if key != "seal"}))
     run(suite, tmp_path / "b", jobs=1)
     (tmp_path / "t.csv").write_text("\n".join(["age,weight,sick,hospital", *rows[1:]]))
-    with pytest.raises(RunError, match=r"has results with another content of .*t\.csv in scenario tiny\. Choose"):
+    with pytest.raises(
+        RunError, match=r"has results with other data: the content of .*t\.csv in scenario tiny\. Choose"
+    ):
         run(suite, tmp_path / "b", jobs=1)
 
 
@@ -156,7 +158,9 @@ def test_a_folder_has_results_of_one_network_with_one_start(
     for name in ("start.pt", "sizes.py"):
         before = Path(name).read_text()
         Path(name).write_text("H = 9")
-        with pytest.raises(RunError, match=f"^b has results with another content of {name} in scenario tiny. Choose"):
+        with pytest.raises(
+            RunError, match=f"^b has results with other data: the content of {name} in scenario tiny. Choose"
+        ):
             run(suite, Path("b"))
         Path(name).write_text(before)
 
@@ -223,11 +227,11 @@ def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchma
     assert [results[method]["versus"] for method in ("qffl", "fedprox")] == [None, None]
     other = suite.scenario[0].model_copy(update={"train": {**suite.scenario[0].train, "rounds": 3}})
     for change, text in (
-        ({"draws": 3}, "draws 2, and the suite has 3"),
-        ({"by": "worst"}, "by mean, and the suite has worst"),
-        ({"scenario": [other]}, "scenario tiny: rounds 2, and the suite has 3"),
+        ({"draws": 3}, "draws is 2 there and 3 here"),
+        ({"by": "worst"}, "by is mean there and worst here"),
+        ({"scenario": [other]}, "scenario tiny: train: rounds is 2 there and 3 here"),
     ):
-        with pytest.raises(RunError, match=f"has results with {text}. Choose another --name."):
+        with pytest.raises(RunError, match=f"has results with other settings: {text}. Choose another --name."):
             run(suite.model_copy(update=change), tmp_path / "b", jobs=1)
 
 

@@ -352,7 +352,7 @@ def test_the_model_of_the_best_round_is_used(tmp_path: Path) -> None:
     assert bits(again.state_dict(client=1)) == bits(fed.state_dict(client=1))
     assert [p.name for p in (tmp_path / "best").iterdir()] == [f"{best + 1:06d}"]
     assert fed.evaluate()["a"]["accuracy"] == fed.records[best]["groups"]["a"]["accuracy"]
-    for other, what in (({"validation": 0.4}, "its validation is 0.3, here it is 0.4"), ({"validation": 0.0}, "its validation is 0.3, here it is 0.0")):  # fmt: skip
+    for other, what in (({"validation": 0.4}, "validation is 0.3 there and 0.4 here"), ({"validation": 0.0}, "validation is 0.3 there and 0.0 here")):  # fmt: skip
         with pytest.raises(eq.CheckpointError, match=what):
             federation("ditto", solver=eq.SGD(1.0), tests=SETS, groups=GROUPS, **other).resume(tmp_path)
 

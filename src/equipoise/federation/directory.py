@@ -10,17 +10,17 @@ from pathlib import Path
 
 from equipoise.federation import checkpoint
 from equipoise.federation.checkpoint import CheckpointError, Kept
-from equipoise.federation.fingerprint import changed, differing
+from equipoise.federation.fingerprint import differences
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.trial import Progression
+from equipoise.records.identity import SETTINGS, Difference, stated
 from equipoise.records.meta import Content
 from equipoise.records.record import Record, last_hash, line, lines, parse
-from equipoise.system import files, own_code
+from equipoise.system import files
 from equipoise.system.errors import DamagedError
 from equipoise.system.files import claimed, read_regular, real_path, write_atomically
 from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
-from equipoise.system.suggestions import shorten
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +63,9 @@ def claim(directory: Path, ours: Content, t: int, records: Sequence[Record]) -> 
     """
     if checkpoint.exists(directory / CHECKPOINT):
         meta = checkpoint.about(directory / CHECKPOINT)
-        key = differing(meta["fingerprint"], ours)
-        if meta["t"] != t or key:
-            how = f" with other {key}" if key else ""
+        changes = differences(meta["fingerprint"], ours)
+        if meta["t"] != t or changes:
+            how = "".join(f" with other {c.name if c.kind == SETTINGS else c.kind}" for c in changes[:1])
             raise ValueError(
                 f"{directory} holds another run{how}, at round {meta['t']}, and this federation is at {t}. "
                 "Call resume() to continue a run, or choose another directory."
@@ -137,28 +137,11 @@ def restore(directory: Path, ours: Content, now: Progression, t: int | None) -> 
 
     Raises
     ------
-    CheckpointError : missing, damaged, or of a federation with other data or settings, naming the first that differs.
+    CheckpointError : missing, damaged, or of a federation with other settings, code or data, naming what differs.
     """
     tensors, meta = checkpoint.read(directory / CHECKPOINT, t)
-    its = meta["fingerprint"]
-    key = differing(its, ours)
-    if key in ("labels", "data"):
-        raise CheckpointError(
-            f"The run in {directory} was begun with other data: {changed(its.get('data', {}), ours['data'])} differ from those "
-            "given now. Give the same data again, or choose another directory."
-        )
-    if key == "method" and own_code.nameless(its[key]) == own_code.nameless(ours[key]):
-        raise CheckpointError(
-            f"The run in {directory} was begun with other code: that of its method has changed since. Put it back as it was, or "
-            "choose another directory."
-        )
-    if key:
-        raise CheckpointError(
-            f"The checkpoint in {directory} is of another experiment: "
-            f"its {key} is {shorten(str(its.get(key)))}, here it is {shorten(str(ours.get(key)))}. "
-            "Give the same again, or choose another directory."
-        )
-    if "data" not in its:
+    require_none(directory, differences(meta["fingerprint"], ours))
+    if "data" not in meta["fingerprint"]:
         log.warning("%s %s", directory, UNKNOWN)
     try:
         return now.restored(tensors, int(meta["t"])), meta
@@ -166,6 +149,19 @@ def restore(directory: Path, ours: Content, now: Progression, t: int | None) -> 
         raise CheckpointError(
             f"The checkpoint in {directory} lacks {error}. Delete it to start the run again."
         ) from None
+
+
+def require_none(directory: Path, changes: Sequence[Difference]) -> None:
+    """Require that a run goes on as it was begun.
+
+    Raises
+    ------
+    CheckpointError : naming what differs.
+    """
+    if changes:
+        raise CheckpointError(
+            f"The run in {directory} was begun with {stated(changes)}. Give the same again, or choose another directory."
+        )
 
 
 def go_back(directory: Path, t: int) -> None:

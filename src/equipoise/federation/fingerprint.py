@@ -20,19 +20,13 @@ from equipoise.data.samples import Absent, Samples, loaded
 from equipoise.engines.job import Job
 from equipoise.federation.inputs import named
 from equipoise.federation.trial import Trial
+from equipoise.records.identity import Difference, Identity
 from equipoise.records.meta import Content
 from equipoise.system import environment, own_code
 from equipoise.system.tensor_files import as_bytes
 
 Data = Samples | Absent
 OF_CLIENT = ("ids", "states", "data", "secret")  # of a job, what each client has of its own
-PARTS = {  # of what is hashed of data, in words
-    "inputs": "the training data of the clients",
-    "tests": "the test sets",
-    "groups": "the groups of the clients",
-    "validation": "the validation data",
-    "attributes": "the sensitive attributes",
-}
 
 
 def structure(model: Model, neurons: Neurons | None) -> Content:
@@ -122,7 +116,7 @@ def unlike(its: Mapping[str, str], agreed: Mapping[str, tuple[str, str]]) -> str
 def contents(
     clients: Sequence[Data], tests: Mapping[str, Samples], groups: Sequence[str] | None, validation: Samples | None
 ) -> dict[str, str]:
-    """Hashes of all data of a federation, by the keys of :data:`PARTS`.
+    """Hashes of all data of a federation, by the keys of :data:`equipoise.records.identity.PARTS`.
 
     Of data in memory every byte counts, of images on disk their file and which of them are used. Of a streamed data set
     some samples spread over it count, those that are the same when read twice; of clients that are
@@ -138,20 +132,6 @@ def contents(
         "validation": "" if validation is None else _content(validation),
         "attributes": _together(codes) if any(codes) else "",
     }
-
-
-def changed(its: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """In words, which data differ; empty if none do."""
-    if not its:  # of an earlier version, which knew the labels only
-        return "the labels of the clients"
-    its = _known_then(its, ours)
-    *most, last = [words for key, words in PARTS.items() if its.get(key) != ours.get(key)] or [""]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _known_then(its: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Hashes of data, with ours of the sensitive attributes where an earlier version did not read them."""
-    return {key: code for key, code in ours.items() if key == "attributes"} | dict(its)
 
 
 def _together(parts: Iterable[object]) -> str:
@@ -190,18 +170,21 @@ def fingerprint(trial: Trial, data: Mapping[str, str]) -> Content:
     }
 
 
-def differing(its: Content, ours: Content) -> str | None:
-    """The first entry in which two fingerprints differ.
+def identity(fingerprint: Content) -> Identity:
+    """What a run is by its fingerprint, which an earlier version may have written."""
+    its = {"server_validation": fingerprint.get("validation"), **fingerprint}
+    if "server_validation" not in fingerprint:  # of a version that called it otherwise
+        its["validation"] = 0.0
+    # of a version that took the same code in another folder for other code
+    method = own_code.by_content(its["method"], its.pop("own code", {}))
+    data = {"labels": its.pop("labels", None), **its.pop("data", {})}
+    code = {"that of its method": method}
+    return Identity({**its, "method": own_code.nameless(method)}, code, data)
 
-    A setting that is newer than a checkpoint had its default there; hashes of data that it lacks are not compared.
-    """
-    if "server_validation" in ours and "server_validation" not in its:  # of a version that called it otherwise
-        its = {**its, "server_validation": its.get("validation"), "validation": 0.0}
-    its = {**Settings().decisive, "data": ours.get("data"), **its}
-    its["data"] = its["data"] and _known_then(its["data"], ours.get("data", {}))
-    if "own code" in its:  # of a version that took the same code in another folder for other code
-        its["method"] = own_code.by_content(its["method"], its.pop("own code"))
-    return next((key for key in {**ours, **its} if its.get(key) != ours.get(key)), None)
+
+def differences(its: Content, ours: Content) -> list[Difference]:
+    """In what two fingerprints differ, the first of which may be of an earlier version."""
+    return identity(its).differences(identity(ours), Settings().decisive)
 
 
 def _validation(oracle: Oracle) -> str:

@@ -53,6 +53,7 @@ from equipoise.metrics.classification import divided
 from equipoise.metrics.groups import large, positive_class
 from equipoise.metrics.measures import main_in
 from equipoise.records.history import LEAST
+from equipoise.records.identity import Identity, stated
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
@@ -358,12 +359,13 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
     old = _table(path) if path.exists() else {}
     require_own(directory, "run", path.name, another=ANOTHER)
     free = marked(AppSettings, "free")
-    other = [key for key in [*config, *old] if config.get(key) != old.get(key) and key not in free]
-    if other and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
-        raise RunError(
-            f"{directory} holds a run with other settings: {other[0].replace('_', '-')} is {old.get(other[0])!r} there and "
-            f"{config.get(other[0])!r} here. {ANOTHER}, or delete it."
-        )
+    then, now, usual = (
+        Identity({key.replace("_", "-"): value for key, value in table.items() if key not in free})
+        for table in (old, config, AppSettings().config())
+    )
+    changes = then.differences(now, usual.settings)
+    if changes and (started or old.get("scenario", "sites") != "sites"):  # settings may change until the first round
+        raise RunError(f"{directory} holds a run with {stated(changes)}. {ANOTHER}, or delete it.")
     write_atomically(path, sealed_text(tomli_w.dumps(config)))
     if started and (directory / "sites.json").exists():
         try:

@@ -31,6 +31,7 @@ _AGAIN = {  # what helps where a file is not what was written; all others are un
     FILE: "The run is intact. Delete this file, and give the command equipoise threshold again.",
     "checkpoint.json": "The records of its rounds are intact. Put the file back, or delete the folder checkpoint to read them.",
 }
+LOST = "Put the file back, or begin in another folder."
 # of these a manifest has what was measured, a configuration only the request
 MEASURED = ("contribution", "units", "data", "measures", "task")
 _WORDS = {  # of lines about runs of versions that wrote no keys
@@ -91,11 +92,8 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
     if (run / "config.toml").exists() or not (run / "manifest.json").exists():  # a run from Python has no config
         hint = "This is not the directory of a run; pass runs/<name>."
         config = places.shown(_opened(run / "config.toml", open_toml, hint))
-    stored: Content = {}
-    for name in ("summary.json", "manifest.json"):
-        if (run / name).exists():
-            stored |= _opened(run / name, _parse_object, "")
-    merged = stored | config | {key: stored.get(key) for key in MEASURED}
+    noted = stored(run / "summary.json") | manifest(run)
+    merged = noted | config | {key: noted.get(key) for key in MEASURED}
     if isinstance(merged["data"], dict):  # which sample went to which client is in the manifest only
         rows = [merged["data"].get(key) for key in ROWS]
         merged["data"] = {key: value for key, value in merged["data"].items() if key not in ROWS}
@@ -118,6 +116,21 @@ def read(run: Path) -> tuple[tuple[Record, ...], Meta]:
         meta["header"] = [Said(str(line), str(key)) for line, key in read]
     chosen = {"threshold": _opened(run / FILE, _parse_threshold, "")} if (run / FILE).exists() else {}
     return _records(run), cast(Meta, meta | {"config": config} | chosen)
+
+
+def manifest(run: Path) -> Content:
+    """What was noted about a run; empty before it trains."""
+    return stored(run / "manifest.json")
+
+
+def stored(path: Path) -> Content:
+    """The content of a JSON file that was written here; empty without it.
+
+    Raises
+    ------
+    ValueError : it is damaged, and what helps.
+    """
+    return _opened(path, _parse_object, "") if path.exists() else {}
 
 
 def _earlier(line: object) -> tuple[str, str]:
@@ -175,6 +188,6 @@ def _opened(path: Path, parse: Callable[[str], Parsed], hint: str, folder: Path 
     except DamagedError as error:
         if "number" in error.fields:  # of a line
             raise
-        raise ValueError(f"{path}: {error}. {_AGAIN[path.name]}") from None
+        raise ValueError(f"{path}: {error}. {_AGAIN.get(path.name, LOST)}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError
 from equipoise import scenarios
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
-from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS
+from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS, stored
+from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
 from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
@@ -32,8 +33,9 @@ from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
-from equipoise.system.seals import open_json, open_toml, sealed_json
+from equipoise.system.seals import open_toml, sealed_json
 from equipoise.system.suggestions import unknown
+from equipoise.system.tree import flatten
 
 log = logging.getLogger(__name__)
 
@@ -222,8 +224,7 @@ class Cell:
         """Why it has no results, as `"failed"`, or as `"skipped"` if the method does not fit the scenario; empty if it has, or may have."""
         if why := self.part.skip.get(self.method):
             return {"skipped": why}
-        path = self.folder / FAILED
-        return dict(open_json(read_regular(path).decode())) if path.exists() else {}
+        return stored(self.folder / FAILED)
 
     @property
     def chosen(self) -> bool:
@@ -252,8 +253,7 @@ class Cell:
     @property
     def choice(self) -> Content:
         """What was chosen, as :meth:`equipoise.runs.tuning.Tuning.document` has it."""
-        document = open_json(read_regular(self.folder / TUNING).decode())
-        return dict(document["methods"][self.method])
+        return dict(stored(self.folder / TUNING)["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
         """A run that is reported, with the chosen settings."""
@@ -324,39 +324,25 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
     """
     path = base / CONDITIONS
     require_own(base, "results of a suite", CONDITIONS, another="Choose another --name")
-    before = _conditions(base)
-    now: Content = {"draws": suite.draws, "by": suite.by, "validation": suite.validation}
+    before, now = stored(base / CONDITIONS), Content(draws=suite.draws, by=suite.by, validation=suite.validation)
     for part in suite.scenario:
         data = {} if part.data is None else {"data": Path(part.data).name}
         now[f"scenario {part.name}"] = part.model_dump(include={"scenario", "options", "train"}) | data
         now |= {f"content of {name} in scenario {part.name}": what for name, what in _contents(part).items()}
-    if differences := [text for name, what in now.items() for text in _differences(name, before.get(name, what), what)]:
-        raise RunError(f"{base} has results with {'; '.join(differences)}. Choose another --name.")
+    if changes := _identity(before, now).differences(_identity(now, before)):
+        raise RunError(f"{base} has results with {stated(changes)}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
     submitted = [*dict.fromkeys([*before.get(SUBMITTED, []), *methods])]
     write_atomically(path, sealed_json({**before, **now, SUBMITTED: submitted}))
 
 
-def _conditions(base: Path) -> Content:
-    """What a suite has noted in its folder; empty if nothing."""
-    path = base / CONDITIONS
-    return dict(open_json(read_regular(path).decode())) if path.exists() else {}
-
-
-def _differences(name: str, before: Any, now: Any) -> Iterator[str]:
-    """What differs between a condition of stored results and the suite's."""
-    if before == now:
-        return
-    if name.startswith("content of "):
-        yield f"another {name}"
-    elif not isinstance(now, dict):
-        yield f"{name} {before}, and the suite has {now}"
-    else:  # a scenario
-        stored, own = ({**each, **each.get("options", {}), **each.get("train", {})} for each in (before, now))
-        for key in [key for key in {**stored, **own} if key not in ("options", "train")]:
-            then, here = (each.get(key, "its default") for each in (stored, own))
-            if (Path(then).name if key == "data" else then) != here:  # an earlier version noted the path
-                yield f"{name}: {key} {then}, and the suite has {here}"
+def _identity(conditions: Content, others: Content) -> Identity:
+    """What conditions state, of those that others have, too: a folder may have fewer scenarios than its suite, or more."""
+    both = {name: what for name, what in conditions.items() if name in others and name != SUBMITTED}
+    data = {f"the {name}": both.pop(name) for name in [*both] if name.startswith("content of ")}
+    settings: Content = flatten(both, sep=": ")
+    paths = {name: Path(x).name for name, x in settings.items() if name.endswith(": data")}  # of an earlier version
+    return Identity({**settings, **paths}, data=data)
 
 
 def _contents(part: Part) -> dict[str, Any]:
@@ -423,12 +409,12 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
 
     Methods that were submitted before are part of them, unless their code has changed since, or is not where it was.
     """
-    stored = [
+    submitted = [
         method
-        for method in _conditions(base).get(SUBMITTED, [])
+        for method in stored(base / CONDITIONS).get(SUBMITTED, [])
         if any(Cell(part, method, base).folder.exists() for part in suite.scenario)
     ]
-    every = [*dict.fromkeys([*suite.methods, *stored, *methods])]
+    every = [*dict.fromkeys([*suite.methods, *submitted, *methods])]
     parts: list[Content] = []
     results: dict[str, dict[str, Content | None]] = {}
     for part in suite.scenario:

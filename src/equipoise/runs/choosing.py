@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Final, Unpack
 
 from equipoise import scenarios
-from equipoise.federation import fingerprint
-from equipoise.federation.directory import MANIFEST
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE, rungs
-from equipoise.records.directory import TRIALS
+from equipoise.records.directory import TRIALS, manifest
+from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Tuned
 from equipoise.runs import directory as runs, tuning, unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, configure
@@ -27,7 +26,6 @@ from equipoise.system import files, hashes, own_code, places
 from equipoise.system.errors import CODE, SETTINGS, RunError
 from equipoise.system.grouping import grouped
 from equipoise.system.ranges import marked
-from equipoise.system.seals import open_json
 from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
 from equipoise.system.workers import Workers
@@ -109,8 +107,7 @@ class Candidates:
     def conditions(self, _: Budget, folder: Path) -> dict[str, Content]:
         """By label what the choice depends on, with the hashes of the data that the first of its runs in a folder saw."""
         first = self.first
-        manifest = _place(folder, Trial(first.label, 0, {}), str(first.seed)) / MANIFEST
-        contents = open_json(files.read_regular(manifest).decode()).get("contents", {}) if manifest.exists() else {}
+        contents = manifest(_place(folder, Trial(first.label, 0, {}), str(first.seed))).get("contents", {})
         conditions = {**_conditions(first), "contents": {**contents, **_file(first)}}
         return dict.fromkeys(self.methods, conditions)
 
@@ -354,13 +351,9 @@ def _file(config: RunConfig) -> dict[str, str]:
 def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
     """What decides the results of a run, by ``conditions`` of a choice, and is not as it was, by its names; data in words."""
     now, by_python = _conditions(config), ["all that Python was given"] * ("python" in conditions)
-    # what is newer than a choice had its default there
-    options = plain(scenarios.SCENARIOS[config.scenario].options)
-    usual = {"settings": {f.name: f.default for f in fields(RunConfig)}, "options": options}
-    names = list[str]()
-    for key in ("options", "settings"):
-        its, then = now[key], conditions.get(key, {})
-        names += sorted(n for n in (then if by_python else its | then) if its.get(n) != then.get(n, usual[key].get(n)))
+    usual = {f.name: f.default for f in fields(RunConfig)} | plain(scenarios.SCENARIOS[config.scenario].options)
+    changes = identity({**conditions, "python": {}}).differences(identity(now), usual)
+    names = [change.name for change in changes if not by_python or change.name in conditions["settings"]]
     if tuned["by"] != "eo" and "positive" in names:  # no other criterion looks at it
         names.remove("positive")
     if config.validation not in (0, tuned["validation"]):
@@ -370,6 +363,13 @@ def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
         more = {"seed": tuned["seeds"][0], "tuned": None, **_seals(tuned["by"], tuned["validation"])}
         names += _data_changed(contents, replace(config, **more))
     return [*by_python, *names]
+
+
+def identity(conditions: Content) -> Identity:
+    """What the conditions of a choice state, but its data."""
+    return Identity(
+        {name: x for key in ("options", "settings", "python") for name, x in conditions.get(key, {}).items()}
+    )
 
 
 @lru_cache(maxsize=4)  # for all methods and seeds of a command
@@ -385,9 +385,10 @@ def _data_changed(contents: Content, config: RunConfig) -> list[str]:
         return []
     draws = {name: getattr(config, name) for name in ("seed", "validation", "sealed", "rewarded")}
     of_data = {name: getattr(config, name) for name in ("scenario", "scenario_options", "data")}
-    words = fingerprint.changed(contents, _contents(json.dumps({**of_data, **draws})))
+    now = Identity(data=_contents(json.dumps({**of_data, **draws})))
+    changes = [c for c in Identity(data=contents).differences(now) if c.name not in ("file", "weights")]
     rows = [Path(config.data or "").name] * (None not in (file, its_file))
-    return [words] if words else rows
+    return [*map(str, changes)] or rows
 
 
 def _place(trials_in: Path, trial: Trial, seed: str) -> Path:

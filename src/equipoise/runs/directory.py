@@ -37,6 +37,7 @@ from equipoise.federation.method import Method, parse
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import positive_class
+from equipoise.records.identity import CODE, Identity, stated
 from equipoise.records.meta import OF_DATA, Contribution
 from equipoise.records.record import Record
 from equipoise.runs import unchanged
@@ -47,7 +48,7 @@ from equipoise.system.environment import environment
 from equipoise.system.files import cache_directory, claimed, locked, read_regular, require_own, sweep, write_atomically
 from equipoise.system.ranges import marked
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
-from equipoise.system.suggestions import shorten, some
+from equipoise.system.suggestions import some
 from equipoise.system.text import Said, key_of, plural
 from equipoise.system.workers import cores
 
@@ -75,37 +76,33 @@ def start(config: RunConfig, directory: Path) -> None:
         before = load(directory, checked=False)
         again = made(RunConfig, places.read(tomllib.loads(_text(config, directory)), directory))  # lists for tuples
         now = replace(again, label=before.label)
-        kept = replace(before, label=again.label, **{name: getattr(again, name) for name in SHOWN})
-        if kept == again or _same(kept, again, directory):
-            if before.tuned and not again.tuned:
-                raise RunError(
-                    f"{directory} holds a run whose settings were chosen by tuning, and these are not. Choose another --name, or delete it."
-                )
-            _check_code(again, directory)
-            unchanged.check(config, directory)
-            if before != now:
-                _write(now, directory)
-                if finished(directory):
-                    _summarise(directory)
-            if not _links(directory):  # the same command names what the run names
-                trust.enter(_content(read_regular(path), directory))
-            return
-        if replace(kept, own_code=again.own_code) == again:
-            _check_code(before, directory)
-        options = dict.fromkeys((*kept.scenario_options, *again.scenario_options))
-        values = [(name, getattr(kept, name), x) for name, x in again.table().items() if name != "scenario_options"]
-        values += [(n, *(c.scenario_options.get(n, "not given") for c in (kept, again))) for n in options]
-        differing = [
-            f"{name} is {shorten(str(old))} there and {shorten(str(new))} here"
-            for name, old, new in values
-            if old != new
-        ]
-        raise RunError(
-            f"{directory} holds a run with other settings: {', '.join(differing)}. Choose another --name, or delete it."
-        )
+        changes = _identity(before).differences(_identity(again))
+        if changes and not _same(before, again, directory):
+            if all(change.kind == CODE for change in changes):
+                _check_code(before, directory)
+            raise RunError(f"{directory} holds a run with {stated(changes)}. Choose another --name, or delete it.")
+        if before.tuned and not again.tuned:
+            raise RunError(
+                f"{directory} holds a run whose settings were chosen by tuning, and these are not. Choose another --name, or delete it."
+            )
+        unchanged.check(config, directory)
+        if before != now:
+            _write(now, directory)
+            if finished(directory):
+                _summarise(directory)
+        if not _links(directory):  # the same command names what the run names
+            trust.enter(_content(read_regular(path), directory))
+        return
     require_own(directory, "run", path.name, another="Choose another --name")
     directory.mkdir(parents=True, exist_ok=True)
     _write(config, directory)
+
+
+def _identity(config: RunConfig) -> Identity:
+    """What must not change in a run that is continued; options of the scenario by how they are given."""
+    settings = {name: value for name, value in config.table().items() if name not in ("label", "own_code", *SHOWN)}
+    options = {f"--set {name}": value for name, value in settings.pop("scenario_options").items()}
+    return Identity(settings | options, config.own_code or {})
 
 
 def _same(before: RunConfig, now: RunConfig, directory: Path) -> bool:
@@ -114,7 +111,7 @@ def _same(before: RunConfig, now: RunConfig, directory: Path) -> bool:
         return False
     if before.data != now.data and not (before.data and now.data and unchanged.comparable(directory)):
         return False
-    return elsewhere(before) == elsewhere(now)
+    return not _identity(elsewhere(before)).differences(_identity(elsewhere(now)))
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
@@ -220,16 +217,13 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
 
 def _check_code(config: RunConfig, directory: Path) -> None:
     """Require that the user's code is what a run was begun with."""
-    for where, before in (config.own_code or {}).items():
-        if (digest := own_code.digest(where)) != before:
-            how = "has changed since" if digest else "is gone"
-            moved = (
-                "" if digest else " If it has moved, give the command that began the run again, with where it is now."
-            )
-            raise RunError(
-                f"{directory} was begun with other code: {where} {how}. Put it back as it was, or begin a new run with another "
-                f"--name.{moved}"
-            )
+    before = config.own_code or {}
+    if changes := Identity(code=before).differences(Identity(code={file: own_code.digest(file) for file in before})):
+        moved = " If it has moved, give the command that began the run again, with where it is now."
+        raise RunError(
+            f"{directory} was begun with {stated(changes[:1])}. Put it back as it was, or begin a new run with another "
+            f"--name.{'' if changes[0].now else moved}"
+        )
 
 
 def located(directory: Path, data: str | None = None) -> RunConfig:

@@ -23,7 +23,8 @@ from equipoise.data.contents import JSON, check_bytes, check_zip
 from equipoise.federation import checkpoint
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
 from equipoise.federation.history import History
-from equipoise.records.directory import ORDER, members
+from equipoise.records.directory import ORDER, manifest, members
+from equipoise.records.identity import Identity
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs, unchanged
@@ -32,7 +33,7 @@ from equipoise.runs.configuration import RunConfig, RunError, whole
 from equipoise.runs.plan import Cell, run as run_cells, train
 from equipoise.runs.tuning import TUNING
 from equipoise.system import own_code, places, trust
-from equipoise.system.environment import environment, kind, machine, source
+from equipoise.system.environment import kind, machine, source, versions
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
 from equipoise.system.seals import open_json, sealed_json, sealed_text, typed
 from equipoise.system.tree import flatten
@@ -146,10 +147,8 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
         inside.pop("track", None)  # where the records were sent is nobody's business
         up = "/".join([".."] * len(PurePosixPath(where).parts))
         contents.add(f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
-    manifest = {}
-    if (path / MANIFEST).exists():
-        manifest = places.private(open_json(read_regular(path / MANIFEST).decode()), names, project)
-        contents.add(f"{where}/{MANIFEST}", sealed_json(manifest), "run")
+    if noted := places.private(manifest(path), names, project):
+        contents.add(f"{where}/{MANIFEST}", sealed_json(noted), "run")
     records = places.private(list(history.records), names, project)
     contents.add(f"{where}/{METRICS}", "".join(lines(records)), "run")
     for name in KEPT:
@@ -163,7 +162,7 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
         "again": not of_python,  # a program of the user's made the others
         "data": data,
         "state": _state(path),
-        "versions": history.meta.get("versions") or manifest.get("versions") or {},
+        "versions": history.meta.get("versions") or noted.get("versions") or {},
         "machines": [kind(computer) for computer in history.meta.get("machines") or ()],
     }
     return entry, project
@@ -449,9 +448,8 @@ def rerun(
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, target)
     for run in repeatable:  # only the hashes of the data, by which others are refused
-        path = again / run["path"] / MANIFEST
-        contents = open_json(path.read_text(encoding="utf-8")).get("contents")
-        write_atomically(path, sealed_json({"contents": contents, "versions": {}}))
+        path = again / run["path"]
+        write_atomically(path / MANIFEST, sealed_json({"contents": manifest(path).get("contents"), "versions": {}}))
     moved = whole(data) if data is not None and lacking else None
     cells = [Cell(run["path"], None, again / run["path"]) for run in repeatable]
     with trust.agreed(), Processes(jobs) as where:
@@ -495,14 +493,7 @@ def _numbers(path: Path) -> dict[str, Any]:
 
 def unlike(about: Mapping[str, Any]) -> Iterator[str]:
     """In words, in what this machine is not the one that made the runs: versions and processor."""
-    here = environment()["versions"]
-    recorded: dict[str, list[str]] = {}
-    for run in about["runs"]:
-        for name, version in run["versions"].items():
-            recorded.setdefault(name, []).append(version)
-    for name, versions in recorded.items():
-        if {*versions} != {here.get(name)}:
-            yield f"{name} {', '.join(dict.fromkeys(versions))} there, {here.get(name, 'none')} here"
-    processors = dict.fromkeys(text for run in about["runs"] for text in run["machines"] if text)
-    if processors and [*processors] != [ours := kind(machine())]:
-        yield f"computed with {'; '.join(processors)} there, {ours} here"
+    here = Identity(machine={**versions(), "the processor": kind(machine())})
+    made = [{"the processor": text} for run in about["runs"] for text in run["machines"] if text]
+    made = [run["versions"] for run in about["runs"]] + made
+    yield from dict.fromkeys(str(change) for its in made for change in Identity(machine=its).differences(here))

@@ -23,8 +23,7 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
 from equipoise.federation import checkpoint
-from equipoise.federation.checkpoint import CheckpointError
-from equipoise.federation.directory import CHECKPOINT, MANIFEST, write_manifest
+from equipoise.federation.directory import CHECKPOINT, MANIFEST, require_none, write_manifest
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code, digest
 from equipoise.federation.guard import QuorumError
@@ -36,7 +35,8 @@ from equipoise.federation.stopping import Stop
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import SERVER
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
-from equipoise.records.directory import ORDER
+from equipoise.records.directory import ORDER, manifest
+from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.statistics import Comparison
@@ -48,6 +48,7 @@ from equipoise.runs.choosing import (
     check,
     choose,
     conditional,
+    identity,
     require,
     require_models,
 )
@@ -55,10 +56,10 @@ from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
 from equipoise.runs.tuning import Budget, Trial, Tuning, tuned_method
-from equipoise.system.files import claimed, read_regular, write_atomically
+from equipoise.system.files import claimed, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
-from equipoise.system.seals import open_json, sealed_json
+from equipoise.system.seals import sealed_json
 from equipoise.system.search import Space, read
 from equipoise.system.suggestions import shorten
 
@@ -254,9 +255,9 @@ def compare(
         chosen = {label: tuning.tuned(label) for label in labelled}
         settings = {label: {**tuning.choices[label].settings} for label in labelled}
         for label, now in common.conditions(budget).items() if isinstance(tune, Tuning) else ():
-            then = tuning.conditions[label]
-            changed = [n for key in now for n in now[key] | then[key] if now[key].get(n) != then[key].get(n)]
-            chosen[label]["changed"] = changed + ["validation"] * (_share(given) not in (None, budget.validation))
+            changes = identity(tuning.conditions[label]).differences(identity(now))
+            chosen[label]["changed"] = [change.name for change in changes]
+            chosen[label]["changed"] += ["validation"] * (_share(given) not in (None, budget.validation))
     for label, method in labelled.items():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             common.config(label, settings[label], seed=numbers[0])()
@@ -506,16 +507,12 @@ def _resumed(
         write_manifest(path, meta, fed.machines)
         return rounds
     left = fed.resume(path)
-    if fed.progress.t + left != rounds:
-        differs = f"plans {fed.progress.t + left} rounds, and rounds={rounds} was given"
-    elif (manifest := open_json(read_regular(path / MANIFEST).decode())).get("first") != first:
-        differs = "started from a network with other values"
-    elif manifest.get("stop") != ends:
-        differs = f"was begun with stop={manifest.get('stop')}, and stop={ends} was given"
-    elif manifest.get("tuned") and tuned is None:
-        differs = "has settings that were chosen by tuning, and tune=... was not given"
-    else:
-        if manifest.get("tuned") != tuned:  # the same settings may be chosen otherwise
-            write_atomically(path / MANIFEST, sealed_json({**manifest, "tuned": tuned}))
-        return left
-    raise CheckpointError(f"The run in {path} {differs}. Give the same, or choose another directory.")
+    noted = manifest(path)
+    tune = "given" if noted.get("tuned") else None
+    settings = {"rounds": fed.progress.t + left, "stop": noted.get("stop"), "tune": tune}
+    then = Identity(settings, first_values={"the network": noted.get("first")})
+    now = Identity({"rounds": rounds, "stop": ends, "tune": tuned and tune}, first_values={"the network": first})
+    require_none(path, then.differences(now))
+    if noted.get("tuned") != tuned:  # the same settings may be chosen otherwise
+        write_atomically(path / MANIFEST, sealed_json({**noted, "tuned": tuned}))
+    return left

@@ -26,16 +26,17 @@ from equipoise.federation.method import Method
 from equipoise.metrics.statistics import spearman
 from equipoise.records import criteria
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, rungs
-from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
+from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER, stored
 from equipoise.records.history import History
+from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
 from equipoise.runs.plan import Outcome
 from equipoise.system import own_code, trust
 from equipoise.system.errors import RunError
-from equipoise.system.files import read_regular, write_atomically
+from equipoise.system.files import write_atomically
 from equipoise.system.ranges import check_fields, choice, fitting, number
-from equipoise.system.seals import open_json, sealed_json, sealed_text
+from equipoise.system.seals import sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
 from equipoise.system.suggestions import unknown
 
@@ -559,12 +560,11 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
         raise RunError(f"{directory} holds runs that choose no settings. Choose another name or directory.")
     if directory.is_file():
         raise RunError(f"{directory} is a file. Choose another directory.")
-    path = directory / TUNING
-    before = open_json(read_regular(path).decode()) if path.exists() else {"budget": {}}
+    before = stored(directory / TUNING)
     used = (directory.parent / ORDER).exists()
-    then = before["budget"]
-    differing = [(n, then[n], now) for n, now in budget.conditions(rounds).items() if then.get(n, now) != now]
-    for name, earlier, value in differing:
+    conditions = budget.conditions(rounds)
+    changes = Identity(conditions | before.get("budget", {})).differences(Identity(conditions))
+    for _, name, earlier, value in changes:
         serves = name in REMADE and budget.sampler == "random" and not {earlier, value} & {ORACLE, COLLABORATION}
         if used or not serves:
             reuse = f"its runs cannot serve one with {name}={value}"
@@ -572,7 +572,7 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
             raise RunError(
                 f"{directory} holds a choice with {name}={earlier}: {why}. Choose another name or directory."
             )
-    for name, earlier, value in differing:
+    for _, name, earlier, value in changes:
         log.warning("%s holds a choice with %s=%s; one with %s replaces it.", directory, name, earlier, value)
     if dropped := [label for label in before.get("methods", {}) if methods is not None and label not in methods]:
         log.warning("%s holds a choice for %s, too; without these it is written again.", directory, ", ".join(dropped))

@@ -12,13 +12,12 @@ from equipoise import scenarios
 from equipoise.data.memory_mapped import Data, labels
 from equipoise.data.samples import Samples, read
 from equipoise.federation.directory import UNKNOWN
-from equipoise.federation.fingerprint import changed, contents as hashed
-from equipoise.records.directory import ORDER, TRIALS
+from equipoise.federation.fingerprint import contents as hashed
+from equipoise.records.directory import ORDER, TRIALS, manifest
+from equipoise.records.identity import Identity, stated
 from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.scenarios import Scenario
 from equipoise.system import environment, hashes
-from equipoise.system.files import read_regular
-from equipoise.system.seals import open_json
 
 log = logging.getLogger(__name__)
 
@@ -85,18 +84,9 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
 
     It ``says`` where that cannot be checked.
     """
-    path = directory / "manifest.json"
-    if (config.data is None and config.weights is None) or not path.exists():  # nothing to read, or nothing trained yet
+    if (config.data is None and config.weights is None) or not (noted := manifest(directory)):
         return
-    try:
-        manifest = open_json(read_regular(path).decode(errors="replace"))
-        then = manifest.get("contents")
-    except (ValueError, AttributeError) as error:
-        raise RunError(
-            f"{path} is damaged ({error}). Put it back, or delete it and summary.json: the same command writes them again, "
-            "and no round is lost."
-        ) from None
-    if then is None:
+    if (then := noted.get("contents")) is None:
         if says:
             log.warning("%s %s", directory, UNKNOWN)
         return
@@ -105,13 +95,12 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
     except (OSError, ValueError) as error:
         log.warning("%s: that its data are the same could not be checked: %s", directory, error)
         return
-    weights = ["the weights of the first model"] * (then.get("weights") != now.get("weights"))
-    if what := [text for text in (changed(then, now), *weights) if text]:
+    if changes := Identity(data=then).differences(Identity(data=now)):
         otherwise = (
-            "" if source(manifest) == environment.source() else ", or this version of Equipoise reads them otherwise"
+            "" if source(noted) == environment.source() else ", or this version of Equipoise reads them otherwise"
         )
         raise RunError(
-            f"{directory} holds a run on other data: {' and '.join(what)} are not those it was begun with. "
+            f"{directory} holds a run on {stated(changes)} are not those it was begun with. "
             f"{config.data or config.weights} has changed since{otherwise}. Put the old files back, choose another --name, or "
             f"delete {_base(directory)}."
         )
@@ -126,13 +115,8 @@ def _base(directory: Path) -> Path:
 
 def comparable(directory: Path) -> bool:
     """Whether :func:`check` can tell other data in a directory: it has the hashes of its own, or no round was trained there."""
-    path = directory / "manifest.json"
-    if not path.exists():
-        return not (directory / "checkpoint").exists()
-    try:
-        return "contents" in open_json(read_regular(path).decode(errors="replace"))
-    except (ValueError, TypeError):
-        return False
+    noted = manifest(directory)
+    return "contents" in noted if noted else not (directory / "checkpoint").exists()
 
 
 def source(manifest: Mapping[str, Any]) -> str:
