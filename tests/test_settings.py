@@ -89,7 +89,7 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
     assert (options.PANEL["zeal"], options.PANEL["herd"]) == ("Evaluation and output", "Clients")
     assert {"zeal", "gloss", "herd"} <= options.TRAINING.keys()
     (tmp_path / "my.toml").write_text("zeal = 0.25\n")
-    assert init.read(tmp_path / "my.toml")[3]["zeal"] == 0.25
+    assert init.read(tmp_path / "my.toml")["zeal"] == 0.25
     given = dict.fromkeys(options.TRAINING) | {"config_file": tmp_path / "my.toml", "gloss": 3}
     chosen = choices.read(given).config("fedavg", 0)
     assert (chosen.zeal, chosen.gloss, chosen.herd) == (0.25, 3, 1)
