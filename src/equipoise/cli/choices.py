@@ -73,6 +73,7 @@ class Choices:
         ValueError : see :func:`equipoise.runs.configuration.layered`.
         """
         from equipoise.core.rates import rate
+        from equipoise.federation.method import parse
         from equipoise.runs import choosing
         from equipoise.runs.configuration import Layer, label_of, layered, overrides_of
         from equipoise.system import own_code
@@ -84,6 +85,7 @@ class Choices:
         own, tuned = self.of_methods[method], cast(Any, {**self.tuned.get(method, {})})
         if seed in tuned.get("seeds", ()):
             raise ValueError(f"--seed {seed}: the settings of {method} were chosen with this seed. Take another.")
+        parse(method, {name: value for name, value in own.items() if name != "lr"})  # or what is wrong with them
         conditions = tuned.pop("conditions", {})
         config, origins = layered([*self.below, Layer("equipoise tune", own), *self.above, *last])
         if not tuned:

@@ -289,14 +289,15 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
         raise ValueError(
             f"--method {of_method} names one of the methods in a file of `equipoise tune`, and {path} is none. Leave it out."
         )
-    layers = [Layer(str(path), choices), Layer("equipoise tune", chosen_by_method.get(method, {}))]
+    layers = [Layer(str(path), choices), Layer("equipoise tune", own := chosen_by_method.get(method, {}))]
     table = stacked(layers)
     of_data, left_out = table.pop("scenario_options"), ("data", "scenario", "report", "network_options")
     given = {name: value for name, value in table.items() if name not in left_out and "." not in name}
     given |= {name: of_data[name] for name in ("positive",) if name in of_data}
     names = {f.name for f in fields(AppSettings)} - {*marked(AppSettings, "local")}
     taken = {name: value for name, value in given.items() if name in names}
-    named = {"method": str(parse(method, overrides_of(method, layers))), "seed": seed}
+    overrides = overrides_of(method, layers) | {name: value for name, value in own.items() if name != "lr"}
+    named = {"method": str(parse(method, overrides)), "seed": seed}
     return {**training_of(PROTOCOL, taken), **taken, **named}, [name for name in given if name not in names]
 
 
