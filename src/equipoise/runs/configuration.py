@@ -78,7 +78,7 @@ class Layer:
     Parameters
     ----------
     origin : in words, such as ``"command line"``.
-    table : fields of :class:`RunConfig` by name, and hyper-parameters by ``part.name``; None means not chosen.
+    table : fields of :class:`RunConfig` by name, and hyper-parameters by ``part.name``; of the fields, None means not chosen.
     shared : several methods have the layer, so hyper-parameters whose part a method lacks are left out.
     """
 
@@ -91,7 +91,7 @@ def stacked(layers: Iterable[Layer]) -> Content:
     """The layers as one table: a later one overrides the earlier ones, and a scenario their data as well."""
     table: Content = {}
     for layer in layers:
-        chosen = {name: value for name, value in layer.table.items() if value is not None}
+        chosen = {name: value for name, value in layer.table.items() if value is not None or "." in name}
         if "scenario" in chosen:
             table = {name: value for name, value in table.items() if name not in ("data", "scenario_options")}
         elif "scenario_options" in chosen:
@@ -190,7 +190,7 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     values = {**config.table(), **overrides}
     origins = dict.fromkeys(values, "default") | dict.fromkeys(recommended, "scenario")
     for layer in layers:
-        origins |= {name: layer.origin for name, x in layer.table.items() if x is not None and name in table}
+        origins |= {name: layer.origin for name in stacked([layer]) if name in table}
     return config, {name: (value, origins[name]) for name, value in values.items()}
 
 
