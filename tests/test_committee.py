@@ -321,9 +321,9 @@ def test_a_table_that_is_wrong(tmp_path: Path, report: Any, message: str) -> Non
 def test_init_shows_the_table(tmp_path: Path, equipoise: Any) -> None:
     assert equipoise("init", "--output", tmp_path / "e.toml").status == 0
     text = (tmp_path / "e.toml").read_text()
-    assert read_file(tmp_path / "e.toml")[3].get("report", {}) == {}
+    assert read_file(tmp_path / "e.toml").get("report", {}) == {}
     (tmp_path / "f.toml").write_text(text.replace("# contact =", "contact ="))
-    assert read_file(tmp_path / "f.toml")[3]["report"] == {"contact": "name@hospital.example"}
+    assert read_file(tmp_path / "f.toml")["report"] == {"contact": "name@hospital.example"}
 
 
 def test_who_reads_it(run: Path, equipoise: Any) -> None:

@@ -542,7 +542,7 @@ def commanded(seed: int, folder: Path, equipoise: Any) -> int:
     table, written, _ = result
     options = typed({**table.options, **written.options})
     assert (done := equipoise("init", "--data", written.path, *options, "-o", f"{seed}.toml")).status == 0, done.err
-    choices = configuration(Path(f"{seed}.toml"))[3]
+    choices = configuration(Path(f"{seed}.toml"))
     data = eq.scenario("own", 0, data=choices["data"], **choices["scenario_options"])
     declared_columns = choices["scenario_options"]["columns"]
     assert not [

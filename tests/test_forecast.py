@@ -203,8 +203,14 @@ def test_dry_run_writes_nothing(equipoise: Any, tmp_path: Path, monkeypatch: pyt
 
 def test_dry_run_as_json(equipoise: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = equipoise("run", "--dry-run", "--json", *TINY, "--rounds", "7")
+    Path("my.toml").write_text("rounds = 9\nquorum = 0.25\n[set]\nfedprox.mu = 0.5\nfedheal.tau = 0.5\n")
+    words = ("--config", "my.toml", "--method", "fedprox", "--rounds", "7")
+    done = equipoise("run", "--dry-run", "--json", *TINY, *words)
     plan = json.loads(done.out)
+    settings = {name: (x["value"], x["origin"]) for name, x in plan["settings"].items()}
+    assert (settings["rounds"], settings["fedprox.mu"]) == ((7, "command line"), (0.5, "my.toml"))
+    assert (settings["quorum"], settings["least_group"]) == ((0.25, "my.toml"), (10, "default"))
+    assert (settings["lr"][1], settings["seed"][1], "fedheal.tau" in settings) == ("scenario", "default", False)
     assert plan["seconds"] == pytest.approx(7 * (plan["training"] + plan["evaluation"]))
     assert (plan["rounds"], plan["clients"], plan["cohort"]) == (7, 4, 4)
 

@@ -115,7 +115,7 @@ def test_a_file_is_not_overwritten(here: Path, equipoise: Any) -> None:
 
 def test_without_data_it_is_about_digits(here: Path, equipoise: Any) -> None:
     assert equipoise("init").status == 0
-    assert read(Path("equipoise.toml")) == ("fedavg", {}, 0, {"scenario": "digits", "scenario_options": {}})
+    assert read(Path("equipoise.toml")) == {"method": "fedavg", "seed": 0, "scenario": "digits", "scenario_options": {}}
     done = equipoise("init", "--force", "--set", "size=8")
     assert "Give their path with --data" in done.err
 
@@ -127,7 +127,7 @@ def test_data_that_say_no_client_are_divided(here: Path, equipoise: Any) -> None
     found = json.loads(done.out)
     assert len(found["clients"]) == 8
     assert sum(of["train"] + of["test"] for of in found["clients"].values()) == found["samples"] == 60
-    assert read(Path("equipoise.toml"))[3]["scenario_options"] == {
+    assert read(Path("equipoise.toml"))["scenario_options"] == {
         "clients": 8,
         "inputs": ["v"],
         "columns": {"v": U_V["v"]},
@@ -159,22 +159,19 @@ def test_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         'method = "fedheal"\nseed = 3\nlr = 0.1\nscenario = "digits(clients=8)"\nnetwork = "cnn(width=8)"\n'
         "[set]\nfedheal.tau = 0.4\ntrain = [9, 9, 9, 9]\n",
     )
-    assert read(path) == (
-        "fedheal",
-        {"fedheal.tau": 0.4},
-        3,
-        {
-            "lr": 0.1,
-            "scenario": "digits",
-            "scenario_options": {"clients": 8, "train": [9, 9, 9, 9]},
-            "network": "cnn",
-            "network_options": {"width": 8},
-        },
-    )
+    assert read(path) == {
+        "method": "fedheal",
+        "seed": 3,
+        "lr": 0.1,
+        "scenario": "digits",
+        "scenario_options": {"clients": 8, "train": [9, 9, 9, 9]},
+        "network": "cnn",
+        "network_options": {"width": 8},
+        "fedheal.tau": 0.4,
+    }
     monkeypatch.setenv("EQUIPOISE_TRUST", "everything")
     quoted = config(tmp_path, 'data = "hub:a/b"\n[set]\n"fedheal.tau" = 0.4\n')
-    assert read(quoted)[1] == {"fedheal.tau": 0.4}
-    assert read(quoted)[3] == {"data": "hub:a/b", "scenario": "own", "scenario_options": {}}
+    assert read(quoted) == {"data": "hub:a/b", "scenario": "own", "scenario_options": {}, "fedheal.tau": 0.4}
 
 
 @pytest.mark.parametrize(
@@ -216,12 +213,10 @@ def test_a_setting_of_runs_is_written_once(here: Path, equipoise: Any, more: lis
     }
     for name in ("positive", "measures"):
         assert len(re.findall(rf"^(?:# )?{name} = ", text, flags=re.M)) == 1
-    method, _, _, given = read(here / "equipoise.toml")
-    assert configure(method, **given).positive == "no"
+    assert configure(**read(here / "equipoise.toml")).positive == "no"
     (here / "n.csv").write_text("v,label\n" + "".join(f"{k},{k % 2}\n" for k in (3, 4, 8, 2, 5, 9, 7, 6)))
     assert equipoise("init", "-d", "n.csv", "--positive", "0", "-o", "n.toml").status == 0
-    method, _, _, given = read(here / "n.toml")
-    assert configure(method, **given).positive == "0"
+    assert configure(**read(here / "n.toml")).positive == "0"
     refused = equipoise("init", "-d", "t.csv", "--set", "group=sex", "--positive", "nope", "--force")
     assert (refused.status, "yes" in refused.err) == (2, True)
 
@@ -263,7 +258,7 @@ def test_columns_have_options_of_their_own(here: Path, equipoise: Any) -> None:
     settings = tomllib.loads(written[0])["set"]
     named = {"label": "sick", "client": "ward", "subject": "who", "group": ["sex", "old"]}
     assert settings == {**named, "inputs": ["u", "v"]}
-    assert read(here / "equipoise.toml")[3]["scenario_options"]["group"] == ["sex", "old"]
+    assert read(here / "equipoise.toml")["scenario_options"]["group"] == ["sex", "old"]
     one = equipoise("init", "--data", "t.csv", "--label", "sick", "--client", "ward", "--group", "sex", "--force")
     assert (one.status, tomllib.loads((here / "equipoise.toml").read_text())["set"]["group"]) == (0, "sex")
 

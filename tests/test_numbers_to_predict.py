@@ -309,8 +309,7 @@ def test_the_task_is_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     text = Path("equipoise.toml").read_text()
     assert tomllib.loads(text)["task"] == "regression"
     assert len(re.findall(r"^(?:# )?task = ", text, flags=re.M)) == 1
-    method, _, _, chosen = read(Path("equipoise.toml"))
-    config = configure(method, **chosen)
+    config = configure(**read(Path("equipoise.toml")))
     schema = {"area": {"kind": "number"}, "rooms": {"kind": "number"}}
     named = {"label": "price", "client": "city", "group": "seller"}
     inputs = {"inputs": ["area", "rooms"], "columns": schema}
@@ -455,7 +454,7 @@ def test_init_writes_the_settings_of_a_regression(tmp_path: Path, equipoise: Any
     said = file.read_text()
     for word in ("f1,", "auc", "class that", "the accuracy", "classes differ", "column of the class"):
         assert word not in said, word
-    assert read(file)[3]["scenario_options"]["task"] == "regression(unit=EUR)"
+    assert read(file)["scenario_options"]["task"] == "regression(unit=EUR)"
     equipoise("init", "-d", str(table(path, [k % 3 for k in range(60)])), "--set", "label=price", "--set",
               "client=city", "--set", "group=seller", "-o", str(file), "--force")  # fmt: skip
     assert {"positive", "contribution_rounds", "measures"} <= {

@@ -29,7 +29,7 @@ from equipoise.core.settings import (
 from equipoise.data.tables.options import Options
 from equipoise.federation.fingerprint import differences
 from equipoise.flower.settings import AppSettings
-from equipoise.runs.configuration import RunConfig
+from equipoise.runs.configuration import Layer, RunConfig, label_of, overrides_of, stacked
 from equipoise.system.ranges import marked, meaning, number, setting
 from helpers import clients, in_one
 
@@ -89,7 +89,7 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
     assert (options.PANEL["zeal"], options.PANEL["herd"]) == ("Evaluation and output", "Clients")
     assert {"zeal", "gloss", "herd"} <= options.TRAINING.keys()
     (tmp_path / "my.toml").write_text("zeal = 0.25\n")
-    assert init.read(tmp_path / "my.toml")[3]["zeal"] == 0.25
+    assert init.read(tmp_path / "my.toml")["zeal"] == 0.25
     given = dict.fromkeys(options.TRAINING) | {"config_file": tmp_path / "my.toml", "gloss": 3}
     chosen = choices.read(given).config("fedavg", 0)
     assert (chosen.zeal, chosen.gloss, chosen.herd) == (0.25, 3, 1)
@@ -157,3 +157,16 @@ def test_a_misspelt_mark_is_refused_where_it_is_given_and_where_it_is_asked() ->
         joint(number(1, 1), "a number", marks="togehter")
     with pytest.raises(ValueError, match="no mark 'loacl'"):
         marked(Settings, "loacl")
+
+
+def test_later_layers_override_earlier_ones() -> None:
+    file = Layer(
+        "file", {"scenario": "digits", "data": "a", "scenario_options": {"clients": 4}, "lr": 0.1, "fedprox.mu": 1}
+    )
+    typed = Layer("typed", {"scenario_options": {"size": 8}, "lr": None, "fedprox.mu": None}, shared=True)
+    table = stacked([file, typed])
+    assert (table["scenario_options"], table["lr"], table["fedprox.mu"]) == ({"clients": 4, "size": 8}, 0.1, None)
+    assert stacked([file, Layer("typed", {"scenario": "label-skew"})]).keys() == {"scenario", "lr", "fedprox.mu"}
+    assert overrides_of("fedprox", [file, typed]) == {"fedprox.mu": None}
+    assert overrides_of("fedavg", [typed]) == {}
+    assert label_of("fedprox", [Layer("typed", {"fedprox.mu": 0.5})]) == "fedprox(mu=0.5)"

@@ -72,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shared(here: Path, least: int = 1, **more: Any) -> SharedSchema:
-    options = {**read(here / "agreed.toml")[3]["scenario_options"], **more}
+    options = {**read(here / "agreed.toml")["scenario_options"], **more}
     return join({name: site_sums(f"{name}.csv", options, least=least) for name in SITES})
 
 
@@ -115,7 +115,7 @@ def test_the_commands_do_the_same(here: Path, equipoise: Any) -> None:
 
 @pytest.mark.parametrize("least", [2, 10, 30])
 def test_small_counts_do_not_leave_a_site(here: Path, least: int) -> None:
-    options = read(here / "agreed.toml")[3]["scenario_options"]
+    options = read(here / "agreed.toml")["scenario_options"]
     for name in SITES:
         content = site_sums(f"{name}.csv", options, least=least)
         for sums in (*content["columns"].values(), content["label"], *content["values"].values()):
@@ -168,7 +168,7 @@ def test_columns_that_a_site_lacks_are_named(here: Path, equipoise: Any, caplog:
         "column age: every cell is missing at client south, and not elsewhere."
         in equipoise("init", "--data", "all.csv", "--set", "label=sick", "--set", "client=site", "-o", "own.toml").out
     )
-    options = read(here / "agreed.toml")[3]["scenario_options"]
+    options = read(here / "agreed.toml")["scenario_options"]
     for name in SITES:
         equipoise("schema", "sums", f"{name}.csv", "--config", "agreed.toml", "-o", f"{name}.json")
     done = equipoise("schema", "join", *(f"{name}.json" for name in SITES))
@@ -502,7 +502,7 @@ def test_a_project_has_the_settings_of_the_file_that_sites_agreed_on(
 
 
 def test_sums_of_few_rows_give_no_number_and_no_wrong_scale(here: Path) -> None:
-    options = read(here / "agreed.toml")[3]["scenario_options"]
+    options = read(here / "agreed.toml")["scenario_options"]
     options["columns"] = {"age": {"kind": "number", "scaling": "robust"}, "income": {"kind": "number"}}
     rows = [row for row in people() if row["site"] == "north"]
     for k, row in enumerate(rows):
@@ -515,7 +515,7 @@ def test_sums_of_few_rows_give_no_number_and_no_wrong_scale(here: Path) -> None:
 
 
 def test_words_that_sites_write_in_two_ways_are_refused(here: Path) -> None:
-    options = read(here / "agreed.toml")[3]["scenario_options"]
+    options = read(here / "agreed.toml")["scenario_options"]
     loud = [{**row, "sick": row["sick"].upper()} for row in people() if row["site"] == "south"]
     write(here / "south.csv", loud, COLUMNS[1:])
     with pytest.raises(
@@ -538,7 +538,7 @@ def test_a_class_of_few_rows_whose_name_looks_missing_is_refused(here: Path, wor
         row["sick"] = word
     for name in SITES:
         write(here / f"{name}.csv", [row for row in rows if row["site"] == name], COLUMNS[1:])
-    options = {**read(here / "agreed.toml")[3]["scenario_options"], "not_missing": [word]}
+    options = {**read(here / "agreed.toml")["scenario_options"], "not_missing": [word]}
     assert word in join({name: site_sums(f"{name}.csv", options, least=1) for name in SITES}).classes
     schema = join({name: site_sums(f"{name}.csv", options, least=5) for name in SITES})
     assert word not in schema.classes

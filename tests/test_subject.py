@@ -131,7 +131,7 @@ def test_from_the_command_line(
     write(tmp_path / "t.csv", visits())
     done = equipoise("init", "--data", "t.csv", "--set", "client=site", "--set", "subject=patient")
     assert (done.status, "subjects: 60, each with all rows in one part" in done.out) == (0, True)
-    assert read(Path("equipoise.toml"))[3]["scenario_options"]["subject"] == "patient"
+    assert read(Path("equipoise.toml"))["scenario_options"]["subject"] == "patient"
     more = (
         "--rounds",
         1,

@@ -39,7 +39,7 @@ from equipoise.report import tuning as shown
 from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
 from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.comparison import compare
-from equipoise.runs.configuration import RunError, configure
+from equipoise.runs.configuration import Layer, RunError, configure
 from equipoise.runs.plan import Cell, Outcome, train
 from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
 from equipoise.system.errors import CODE, SETTINGS
@@ -958,7 +958,7 @@ def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     """By the kind of the error, whatever its words are."""
     whys = [failed_with("killed by signal 9", CODE), failed_with("some words", SETTINGS)]
     monkeypatch.setattr(choosing, "finish", lambda cells, *_, **__: [*map(Outcome, cells, whys)])
-    candidates = choosing.Candidates({"fedavg": ("fedavg", {})}, "digits", {"rounds": 2}, {})
+    candidates = choosing.Candidates({"fedavg": "fedavg"}, Layer("", {"scenario": "digits", "rounds": 2}))
     with pytest.raises(RunError, match="fedavg cannot be tuned: killed by signal 9"):
         choosing.choose_in_processes(candidates, Budget(draws=2), tmp_path / "killed")
     whys[0] = whys[1]
@@ -1062,7 +1062,7 @@ def test_python_and_a_command_make_the_same_folders_with_the_same_bits(tmp_path:
         return networks.build("mlp", data.shape, data.outputs, seed=seed, hidden=[8])
 
     one, other, by = tmp_path / "python", tmp_path / "command", "leave-one-client-out"
-    candidates = choosing.Candidates({"fedprox": ("fedprox", {})}, "digits", shared, {})
+    candidates = choosing.Candidates({"fedprox": "fedprox"}, Layer("", {"scenario": "digits", **shared}))
     there = choosing.choose_in_processes(candidates, Budget(draws=2, by=by), other / "t", jobs=1)
     here = eq.tune(start, data.holders, ["fedprox"], rounds=1, draws=2, by=by, directory=one / "t", **given)
     assert without_seconds(here.document()) == without_seconds(there.document())

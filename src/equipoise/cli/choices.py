@@ -11,10 +11,12 @@ from equipoise.cli.init import read as read_file
 from equipoise.cli.options import SETTINGS, Values, pairs_of
 
 if TYPE_CHECKING:
-    from equipoise.runs.configuration import RunConfig
+    from equipoise.records.meta import Content
+    from equipoise.runs.configuration import Layer, RunConfig
 
 
 log = logging.getLogger(__name__)
+TYPED = "command line"  # an origin
 
 
 @dataclass(frozen=True)
@@ -23,24 +25,27 @@ class Choices:
 
     Parameters
     ----------
-    method : the method of the file.
-    seed : the seed of the file.
-    of_file : hyper-parameters in the file, by ``part.name``.
-    of_command : hyper-parameters given by ``--set``, by ``part.name``.
-    fields : fields of :class:`equipoise.runs.directory.RunConfig`.
+    below, above : the layers that the settings of a method in ``of_methods`` override, and those that override them.
     of_methods : settings by method that ``equipoise tune`` chose: the learning rate, and hyper-parameters by ``part.name``.
     tuned : by method how they were chosen, see :class:`equipoise.records.meta.Tuned`.
-    rated : whether the command has a learning rate, which takes the place of those that were chosen.
     """
 
-    method: str
-    seed: int
-    of_file: Mapping[str, Any]
-    of_command: Mapping[str, Any]
-    fields: Mapping[str, Any]
+    below: tuple[Layer, ...]
+    above: tuple[Layer, ...] = ()
     of_methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
-    rated: bool = False
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers but those of methods."""
+        return (*self.below, *self.above)
+
+    @property
+    def table(self) -> Content:
+        """What all methods share, as one table."""
+        from equipoise.runs.configuration import stacked
+
+        return stacked(self.layers)
 
     @property
     def only_method(self) -> str:
@@ -54,77 +59,77 @@ class Choices:
             raise ValueError(
                 f"The file has settings of several methods. Name one with --method: {', '.join(self.of_methods)}."
             )
-        return next(iter(self.of_methods), self.method)
+        return next(iter(self.of_methods), self.table["method"])
 
-    def config(self, method: str, seed: int, *, every: bool = False) -> RunConfig:
-        """The configuration of a run of one of the methods; its label is as without what was chosen for it.
+    def config(self, method: str, seed: int) -> RunConfig:
+        """The configuration of a run of one of the methods, see :meth:`layered`."""
+        return self.layered(method, seed)[0]
 
-        Hyper-parameters of the command that the method does not have are refused if ``every``, else left out.
+    def layered(self, method: str, seed: int) -> tuple[RunConfig, dict[str, tuple[Any, str]]]:
+        """The configuration of a run of one of the methods, and the origins of its values; its label is as without what was chosen for it.
 
         Raises
         ------
-        ValueError : see :func:`equipoise.runs.configuration.configure`.
+        ValueError : see :func:`equipoise.runs.configuration.layered`.
         """
-        from equipoise.runs.configuration import configure
-
-        of_file = for_parts(self.of_file, method)
-        overrides = {**of_file, **(self.of_command if every else for_parts(self.of_command, method))}
-        config = configure(method, overrides=overrides, seed=seed, **self.fields)
-        if method not in self.of_methods:
-            return config
         from equipoise.core.rates import rate
+        from equipoise.federation.method import parse
         from equipoise.runs import choosing
+        from equipoise.runs.configuration import Layer, label_of, layered, overrides_of
         from equipoise.system import own_code
 
-        own, tuned = {**self.of_methods[method]}, cast(Any, {**self.tuned.get(method, {})})
-        lr, conditions = own.pop("lr", None), tuned.pop("conditions", {})
-        changed = choosing.changed(tuned, conditions, config) if conditions else []
-        if self.rated or lr is None:
-            changed += ["lr"] * (lr is not None and rate(lr) != rate(config.lr))
-            lr = config.lr
-        changed += [name for name, value in overrides.items() if own.get(name) != value]
-        changed += ["its code"] * (tuned.get("code", "") != own_code.version(method))
+        named = {name: x for name, x in {"method": method, "seed": seed}.items() if x != self.table[name]}
+        last = Layer(TYPED, named), Layer("", {"label": label_of(method, self.layers)})
+        if method not in self.of_methods:
+            return layered([*self.layers, *last])
+        own, tuned = self.of_methods[method], cast(Any, {**self.tuned.get(method, {})})
         if seed in tuned.get("seeds", ()):
             raise ValueError(f"--seed {seed}: the settings of {method} were chosen with this seed. Take another.")
-        more = {"tuned": {**tuned, "changed": changed}} if tuned else {}
-        chosen = configure(method, overrides={**own, **overrides}, seed=seed, **{**self.fields, "lr": lr, **more})
-        return replace(chosen, label=config.label)
+        parse(method, {name: value for name, value in own.items() if name != "lr"})  # or what is wrong with them
+        conditions = tuned.pop("conditions", {})
+        config, origins = layered([*self.below, Layer("equipoise tune", own), *self.above, *last])
+        if not tuned:
+            return config, origins
+        changed = choosing.changed(tuned, conditions, config) if conditions else []
+        changed += ["lr"] * ("lr" in own and rate(own["lr"]) != rate(config.lr))
+        changed += [name for name, x in overrides_of(method, self.above).items() if own.get(name) != x]
+        changed += ["its code"] * (tuned.get("code", "") != own_code.version(method))
+        return replace(config, tuned={**tuned, "changed": changed}), origins
 
 
-def read(given: Values) -> Choices:
+def read(given: Values, *, shared: bool = True) -> Choices:
     """Combine the options of a command with the configuration file that one of them names.
+
+    Hyper-parameters of the command that a method does not have are left out if they are ``shared`` by several, else refused.
 
     Raises
     ------
     ValueError : a file that cannot be used, options that contradict each other, or that cannot be read.
     """
+    from equipoise.runs.configuration import Layer
     from equipoise.system import hashes
 
     file = given["config_file"]
-    method, of_file, seed, fields = ("fedavg", {}, 0, {}) if file is None else read_file(file)
+    table = {} if file is None else read_file(file)
     of_command, options = _settings(given["set_"])
     if (task := given["task"]) is not None:
         if "task" in options:
             raise ValueError(f"task is given twice: --task {task} and --set task={options['task']}. Leave one out.")
         options["task"] = task
-    fields = dict(fields)
-    of_methods, tuned = fields.pop("methods", {}), fields.pop("tuned", {})
-    if of_methods and not ("scenario" in fields or given["scenario"] or given["data"]):
+    of_methods, tuned = table.pop("methods", {}), table.pop("tuned", {})
+    if of_methods and not ("scenario" in table or given["scenario"] or given["data"]):
         raise ValueError(
             f"{file} was written from Python and names no data. Give the same ones with --scenario or --data."
         )
-    chosen = _fields(fields, options, given)
     if file is not None and of_methods:
         tuned = {name: {**each, "chosen": hashes.of_file(file)} for name, each in tuned.items()}
-    return Choices(method, seed, of_file, of_command, chosen, of_methods, tuned, given["lr"] is not None)
-
-
-def for_parts(hyper_parameters: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Those hyper-parameters whose part the method has."""
-    from equipoise.federation.method import parse
-
-    parts = parse(method).parts
-    return {key: value for key, value in hyper_parameters.items() if key.split(".", 1)[0] in parts}
+    typed = Layer(TYPED, {**_fields(table, options, given), **of_command}, shared)
+    usual = Layer("default", {name: SETTINGS[name].default for name in ("method", "seed")})
+    settings, parts = (
+        Layer(str(file), {name: x for name, x in table.items() if ("." in name) is dotted}, shared=True)
+        for dotted in (False, True)
+    )
+    return Choices((usual, settings), (parts, typed), of_methods, tuned)
 
 
 def warn_of_defaults(chosen: Choices, methods: Sequence[str]) -> None:
@@ -136,26 +141,24 @@ def warn_of_defaults(chosen: Choices, methods: Sequence[str]) -> None:
 
 def check_parts(chosen: Choices, methods: Sequence[str]) -> None:
     """Refuse a hyper-parameter of the command whose part none of the methods has."""
-    from equipoise.federation.method import MethodError
+    from equipoise.federation.method import MethodError, parse
 
-    used = {key for method in methods for key in for_parts(chosen.of_command, method)}
-    for key in chosen.of_command:
-        if key not in used:
+    parts = {part for method in methods for part in parse(method).parts}
+    for key in chosen.layers[-1].table:
+        if "." in key and key.split(".", 1)[0] not in parts:
             raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
 
 
 def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) -> dict[str, Any]:
-    """Fields of a configuration: those of a file, and those of the command line, which override them."""
+    """Fields of a configuration that the command line has; with a scenario, unless it is that of the file."""
     from equipoise.runs.configuration import called, option_value, whole
 
     chosen = {name: value for name, value in given.items() if value is not None and name in SETTINGS}
     scenario, data, network = given["scenario"], given["data"], given["network"]
     chosen |= {"data": whole(data)} if data else {}
     if scenario is None and "scenario" in file:
-        typed = {key: option_value(file["scenario"], key, text) for key, text in options.items()}
-        chosen["scenario_options"] = {**file["scenario_options"], **typed}
+        chosen["scenario_options"] = {key: option_value(file["scenario"], key, text) for key, text in options.items()}
     else:
-        file = {k: v for k, v in file.items() if k not in ("data", "scenario", "scenario_options")}
         scenario = scenario or ("own" if data else "digits")
         name, bracketed = called("--scenario", scenario, "digits(clients=8)")
         for option in options.keys() & bracketed.keys():
@@ -166,7 +169,7 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
     if network is not None:
         name, bracketed = called("--network", network, "resnet10(width=64)")
         chosen |= {"network": name, "network_options": bracketed}
-    return {**file, **chosen}
+    return chosen
 
 
 def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, str]]:

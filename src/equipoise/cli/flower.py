@@ -271,11 +271,12 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
     from equipoise.cli.init import read
     from equipoise.federation.method import parse
     from equipoise.flower.settings import AppSettings
-    from equipoise.runs.configuration import training_of
+    from equipoise.runs.configuration import Layer, overrides_of, stacked, training_of
     from equipoise.scenarios.own import PROTOCOL
     from equipoise.system.ranges import marked
 
-    method, parts, seed, choices = read(path)
+    choices = read(path)
+    method, seed = choices.pop("method", "fedavg"), choices.pop("seed", 0)
     chosen_by_method = choices.pop("methods", {})
     choices.pop("tuned", None)
     if chosen_by_method:
@@ -284,20 +285,20 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
             raise ValueError(
                 f"{path} has settings of several methods. Name one of them with --method: {', '.join(chosen_by_method)}."
             )
-        own = dict(chosen_by_method[method])
-        choices |= {"lr": own.pop("lr")} if "lr" in own else {}
-        parts = {**parts, **own}
     elif of_method:
         raise ValueError(
             f"--method {of_method} names one of the methods in a file of `equipoise tune`, and {path} is none. Leave it out."
         )
-    of_data = choices.pop("scenario_options")
-    given = {name: choices[name] for name in choices if name not in ("data", "scenario", "report", "network_options")}
+    layers = [Layer(str(path), choices), Layer("equipoise tune", own := chosen_by_method.get(method, {}))]
+    table = stacked(layers)
+    of_data, left_out = table.pop("scenario_options"), ("data", "scenario", "report", "network_options")
+    given = {name: value for name, value in table.items() if name not in left_out and "." not in name}
     given |= {name: of_data[name] for name in ("positive",) if name in of_data}
     names = {f.name for f in fields(AppSettings)} - {*marked(AppSettings, "local")}
     taken = {name: value for name, value in given.items() if name in names}
-    chosen = {**training_of(PROTOCOL, taken), "method": str(parse(method, parts)), "seed": seed}
-    return chosen, [name for name in given if name not in names]
+    overrides = overrides_of(method, layers) | {name: value for name, value in own.items() if name != "lr"}
+    named = {"method": str(parse(method, overrides)), "seed": seed}
+    return {**training_of(PROTOCOL, taken), **taken, **named}, [name for name in given if name not in names]
 
 
 def _nodes(path: Path | None, several: bool = False) -> dict[str, dict[str, Any]]:

@@ -379,18 +379,8 @@ def _line(name: str, value: Any, meaning: str, *, off: bool = False) -> str:
     return f"{'# ' * off}{name} = {json.dumps(value, ensure_ascii=False)}".ljust(28) + f"  # {meaning}"
 
 
-def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
-    """Read a configuration that ``equipoise init`` or a user wrote.
-
-    Parameters
-    ----------
-    path : the file.
-
-    Returns
-    -------
-    The method, its hyper-parameters by ``part.name``, the seed, and the choices, as :func:`equipoise.runs.configuration.configure` takes
-    them; only what is in the file.
-    """
+def read(path: Path) -> dict[str, Any]:
+    """Read a configuration that ``equipoise init`` or a user wrote: a table as of :class:`equipoise.runs.configuration.Layer`, and :data:`CHOSEN`."""
     from equipoise.data.formats.reading import HUB
     from equipoise.runs.configuration import called, whole
 
@@ -447,7 +437,6 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         if isinstance(text := table.get(name), str):
             table[name] = own_code.whole(text, path.parent)
     trust.require_file(path, {**table, "set": settings}, *filter(None, [table.get("track")]))
-    method, seed = table.pop("method", "fedavg"), table.pop("seed", 0)
     if "data" in table and not own_code.split(table["data"])[0]:
         beside = path.parent / Path(table["data"]).expanduser()
         table["data"] = whole(table["data"] if table["data"].startswith(HUB) else str(beside))
@@ -469,7 +458,7 @@ def read(path: Path) -> tuple[str, dict[str, Any], int, dict[str, Any]]:
         table["network"], table["network_options"] = called(
             f"{path}: network =", table["network"], "resnet10(width=64)"
         )
-    return method, overrides, seed, table
+    return table | overrides
 
 
 def about_in(path: Path, table: Mapping[str, Any]) -> About:

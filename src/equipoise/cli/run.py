@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from equipoise.cli import completion, options
 from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
-from equipoise.cli.console import out, print_json, progress_bar, say
+from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.tune import By, Search, started, tuned_choices
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.workers import loading
@@ -60,15 +60,15 @@ def run(
     from equipoise.runs.tracking import Tracking
 
     _require_shown(json_=json_, report=report, figures=figures, details=details)
-    chosen = read(given)
+    chosen = read(given, shared=False)
     name_of_method = chosen.only_method if method is None else method
     warn_of_defaults(chosen, [name_of_method])
-    config = chosen.config(name_of_method, chosen.seed if seed is None else seed, every=True)
+    config, origins = chosen.layered(name_of_method, chosen.table["seed"] if seed is None else seed)
     labels = options.new_labels(
         label, dict.fromkeys((method or config.label, config.method, config.label), config.label)
     )
     if dry_run:
-        _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), json_)
+        _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), origins, json_)
         return
     runs.check(config)
     _say_data(config, chosen, json_)
@@ -125,7 +125,7 @@ def compare(
         bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
         check_parts(chosen, [*methods, *bound])
         warn_of_defaults(chosen, methods)
-        directory = runs.place(base, name, f"compare-{chosen.fields['scenario']}")
+        directory = runs.place(base, name, f"compare-{chosen.table['scenario']}")
         if tune is not None:
             budget = {"draws": tune, "by": by}
             chosen = tuned_choices(
@@ -161,7 +161,7 @@ def _require_shown(*, json_: bool, report: bool, figures: bool, details: bool) -
 
 def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
     """Say where data are that nobody named."""
-    if config.data and not chosen.fields.get("data") and not json_:
+    if config.data and "data" not in chosen.table and not json_:
         say(f"data: {config.data}, where a package of the system has put them")
 
 
@@ -268,12 +268,18 @@ def shown_again(directory: Path) -> Iterator[None]:
         raise
 
 
-def _show_forecast(forecast: Forecast, json_: bool) -> None:
-    """Print what a run would take; an error if it does not fit."""
+def _show_forecast(forecast: Forecast, origins: Mapping[str, tuple[Any, str]], json_: bool) -> None:
+    """Print the settings of a run with their origins, and what it would take; an error if that does not fit."""
     if json_:
-        print_json(forecast.as_dict())
+        settings = {name: {"value": value, "origin": origin} for name, (value, origin) in origins.items() if origin}
+        print_json(forecast.as_dict() | {"settings": settings})
     else:
-        say(str(forecast))
+        table = plain_table("setting", "value", "origin", fold=("value",))
+        for name, (value, origin) in origins.items():
+            if origin not in ("", "default"):
+                table.add_row(name, escape(str(value)), escape(origin))
+        out.print(table)
+        say(f"All other settings have their defaults.\n\n{forecast}")
     forecast.check()
 
 

@@ -41,7 +41,7 @@ def sums(
     from equipoise.scenarios.shared import site_sums
 
     require_free(output, force)
-    choices = read(config)[3]
+    choices = read(config)
     options, held = choices["scenario_options"], choices.get("validation", 0.0)
     require_use({"--site": site and not held}, without=f"validation in {config}")
     content = site_sums(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.cli.choices import Choices, check_parts, for_parts, read
+from equipoise.cli.choices import Choices, check_parts, read
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.options import Base, Jobs, Json, Name, Values, pairs_of, training_options
 from equipoise.system.workers import Workers, cores, loading
@@ -66,7 +66,7 @@ def tune(
             from equipoise.runs import directory as runs
 
         chosen = read(given)
-        directory = runs.place(base, name, f"tune-{chosen.fields['scenario']}")
+        directory = runs.place(base, name, f"tune-{chosen.table['scenario']}")
         budget = {"draws": draws, "by": by, "trials": trials, "halving": halving, "sampler": sampler, "seed": seed}
         tuning = choose(methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_, workers=workers)
     if json_:
@@ -96,7 +96,8 @@ def tuned_choices(
     if not more.get("json_"):
         show(tuning, directory / FOLDER)
     of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
-    return replace(chosen, of_methods=of_methods, tuned=tuned, rated=False)  # the search began at the given rate
+    # the search began at the given rate, so what it chose is above all else
+    return replace(chosen, below=chosen.layers, above=(), of_methods=of_methods, tuned=tuned)
 
 
 def choose(
@@ -112,6 +113,7 @@ def choose(
 ) -> Tuning:
     """Choose the settings of some methods in a directory, with a progress bar."""
     from equipoise.runs import choosing
+    from equipoise.runs.configuration import Layer
     from equipoise.runs.tuning import Budget
     from equipoise.system.search import read as read_space
 
@@ -120,14 +122,10 @@ def choose(
     if twice := [method for k, method in enumerate(methods) if method in methods[:k]]:
         raise ValueError(f"The method {twice[0]} is given twice. Name each once.")
     check_parts(chosen, methods)
-    fields = dict(chosen.fields)
-    validation = {} if (share := fields.pop("validation", None)) is None else {"validation": share}
-    candidates = choosing.Candidates(
-        {method: (method, for_parts({**chosen.of_file, **chosen.of_command}, method)) for method in methods},
-        fields.pop("scenario"),
-        fields,
-        {name: read_space(name, text) for name, text in pairs_of("--search", search).items()},
-    )
+    spaces = {name: read_space(name, text) for name, text in pairs_of("--search", search).items()}
+    shared = {name: value for name, value in chosen.table.items() if name not in ("method", "seed")}
+    validation = {"validation": shared.pop("validation")} if "validation" in shared else {}
+    candidates = choosing.Candidates({method: method for method in methods}, Layer("", shared, shared=True), spaces)
     choosing.require_models(str(budget["by"]), candidates.parsed)
     given = Budget(**{key: value for key, value in budget.items() if value is not None}, **validation)
     with progress_bar("rounds", shown=not json_) as bar:

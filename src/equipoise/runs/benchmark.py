@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -25,7 +25,7 @@ from equipoise.report.notes import marked
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
-from equipoise.runs.configuration import RunConfig, whole
+from equipoise.runs.configuration import Layer, RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults
 from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
@@ -247,8 +247,8 @@ class Cell:
 
     def candidates(self, methods: Sequence[str]) -> choosing.Candidates:
         """Methods to tune on its scenario."""
-        fields = {**self.part.train, "data": self.part.data, "scenario_options": self.part.options}
-        return choosing.Candidates({method: (method, {}) for method in methods}, self.part.scenario, fields, {})
+        of_data = {"scenario": self.part.scenario, "data": self.part.data, "scenario_options": self.part.options}
+        return choosing.Candidates({method: method for method in methods}, Layer("suite", self.part.train | of_data))
 
     @property
     def choice(self) -> Content:
@@ -259,8 +259,8 @@ class Cell:
         """A run that is reported, with the chosen settings."""
         choice = self.choice
         tuned = {key: choice[key] for key in Tuned.__annotations__ if choice.get(key) is not None}
-        config = self.candidates([self.method]).config(self.method, choice["settings"], seed=seed, tuned=tuned)
-        return replace(config, label=own_code.short(self.method))
+        named = {"seed": seed, "tuned": tuned, "label": own_code.short(self.method)}
+        return self.candidates([self.method]).config(self.method, choice["settings"], **named)
 
 
 def cells(suite: Suite, base: Path, methods: Sequence[str] = (), shard: tuple[int, int] = (1, 1)) -> list[Cell]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Unpack
@@ -18,7 +18,7 @@ from equipoise.records.directory import TRIALS, manifest
 from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Tuned
 from equipoise.runs import directory as runs, tuning, unchanged
-from equipoise.runs.configuration import FLOWER, RunConfig, configure
+from equipoise.runs.configuration import FLOWER, Layer, RunConfig, configure, layered, overrides_of, stacked
 from equipoise.runs.plan import Cell, How, Outcome, finish, fitting
 from equipoise.runs.tuning import RATE, Budget, Trial, Tuning
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
@@ -44,20 +44,16 @@ Configure = Callable[..., Any]  # of a label, settings by name and a seed
 
 @dataclass(frozen=True)
 class Candidates:
-    """The methods to tune: by label the text and the user's hyper-parameters; and what they share.
+    """The methods to tune, by label; what they share, as a layer; and spaces of the user's own, by name."""
 
-    ``chosen`` are fields of :class:`equipoise.runs.configuration.RunConfig`, ``search`` spaces of the user's own, by name.
-    """
-
-    methods: Mapping[str, tuple[str, Mapping[str, Any]]]
-    scenario: str
-    chosen: Mapping[str, Any]
-    search: Mapping[str, Space]
+    methods: Mapping[str, str]
+    shared: Layer
+    search: Mapping[str, Space] = field(default_factory=dict)
 
     @property
     def parsed(self) -> dict[str, Method]:
         """The methods with the user's hyper-parameters."""
-        return {label: parse(*method) for label, method in self.methods.items()}
+        return {label: parse(text, overrides_of(text, [self.shared])) for label, text in self.methods.items()}
 
     @cached_property
     def plain(self) -> dict[str, RunConfig]:
@@ -71,34 +67,31 @@ class Candidates:
 
     def config(self, label: str, settings: Mapping[str, Any], **more: Any) -> RunConfig:
         """The configuration of a run of a method with settings by name."""
-        text, overrides = self.methods[label]
-        values = {name: value for name, value in settings.items() if name != RATE}
-        lr = {RATE: settings[RATE]} if RATE in settings else {}
-        config = configure(text, self.scenario, overrides={**overrides, **values}, **{**self.chosen, **lr, **more})
-        return replace(config, label=label)
+        tried = Layer("draw", {"method": self.methods[label], "label": label, **settings, **more})
+        return layered([self.shared, tried])[0]
 
     def file(self) -> dict[str, Any]:
         """What the methods share, as a configuration file has it."""
-        shared = {name: value for name, value in self.chosen.items() if value is not None}
+        shared = {name: value for name, value in stacked([self.shared]).items() if "." not in name}
         options = {name: value for name, value in shared.pop("scenario_options", {}).items() if value is not None}
         columns = {"columns": columns} if (columns := options.pop("columns", None)) else {}
         if inside := ", ".join(f"{name}={value}" for name, value in shared.pop("network_options", {}).items()):
             network = shared.get("network") or self.config(next(iter(self.methods)), {}).network
             shared["network"] = f"{network}({inside})"
         shared, options = (places.replaced(each, OWN_CODE, own_code.whole) for each in (shared, options))
-        return {"scenario": self.scenario, **shared, **({"set": options} if options else {}), **columns}
+        return {"scenario": shared.pop("scenario"), **shared, **({"set": options} if options else {}), **columns}
 
     def sealed(self, budget: Budget) -> Configure:
         """With what runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
-        described = scenarios.describe(self.scenario, self.first.data, **self.first.scenario_options)
+        described = scenarios.describe(self.first.scenario, self.first.data, **self.first.scenario_options)
         require_data(budget.by, described, self.first)
         more = _seals(budget.by, budget.validation)
         if kind_of(described.task) != REGRESSION:
-            measured = str(self.chosen.get("measures") or "")
+            measured = str(self.shared.table.get("measures") or "")
             more["measures"] = ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))
         if self.first.checkpoint_every == 1:  # a kill costs no more than the first rung
             more["checkpoint_every"] = min(rungs(self.first.rounds))
-        return replace(self, chosen={**self.chosen, **more}).config
+        return replace(self, shared=replace(self.shared, table={**self.shared.table, **more})).config
 
     def without(self, _: Budget) -> dict[str, Configure]:
         """By the name of each client, on the data of the others, with its own as test data."""
@@ -274,9 +267,9 @@ def choose_in_processes(
     methods = candidates.parsed
     spaces = check(methods, budget, candidates.search)
     for name in ("patience", "select"):
-        if candidates.chosen.get(name) not in (None, "last"):
+        if candidates.shared.table.get(name) not in (None, "last"):
             raise ValueError(f"--{name}: {BY_LAST}. Leave it out.")
-    if candidates.chosen.get("engine") == FLOWER:
+    if candidates.shared.table.get("engine") == FLOWER:
         raise ValueError(
             f"--engine {FLOWER}: settings are chosen in simulations. Choose another engine, or leave it out."
         )

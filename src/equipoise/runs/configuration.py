@@ -1,7 +1,7 @@
 """The configuration of a run: everything that it depends on, completed with what its scenario recommends."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,52 @@ class RunConfig(Settings, RunSettings):
         return {name: v for name, v in self.table().items() if usual.get(name, ...) != v and name not in said}
 
 
+@dataclass(frozen=True)
+class Layer:
+    """What one origin chooses for a run.
+
+    Parameters
+    ----------
+    origin : in words, such as ``"command line"``.
+    table : fields of :class:`RunConfig` by name, and hyper-parameters by ``part.name``; of the fields, None means not chosen.
+    shared : several methods have the layer, so hyper-parameters whose part a method lacks are left out.
+    """
+
+    origin: str
+    table: Mapping[str, Any]
+    shared: bool = False
+
+
+def stacked(layers: Iterable[Layer]) -> Content:
+    """The layers as one table: a later one overrides the earlier ones, and a scenario their data as well."""
+    table: Content = {}
+    for layer in layers:
+        chosen = {name: value for name, value in layer.table.items() if value is not None or "." in name}
+        if "scenario" in chosen:
+            table = {name: value for name, value in table.items() if name not in ("data", "scenario_options")}
+        elif "scenario_options" in chosen:
+            chosen["scenario_options"] = {**table.get("scenario_options", {}), **chosen["scenario_options"]}
+        table |= chosen
+    return table
+
+
+def overrides_of(method: str, layers: Iterable[Layer]) -> Content:
+    """The hyper-parameters of a method in some layers, by ``part.name``."""
+    parts = parse(method).parts
+    return {
+        name: value
+        for layer in layers
+        for name, value in layer.table.items()
+        if "." in name and (not layer.shared or name.split(".", 1)[0] in parts)
+    }
+
+
+def label_of(method: str, layers: Iterable[Layer]) -> str:
+    """What a run is called: the method as it was written, or with its hyper-parameters if layers have any."""
+    overrides = overrides_of(method, layers)
+    return own_code.short(str(parse(method, overrides)) if overrides else method)
+
+
 def configure(
     method: str, scenario: str = "digits", *, overrides: Mapping[str, Any] | None = None, **choices: Any
 ) -> RunConfig:
@@ -87,23 +133,40 @@ def configure(
     ------
     ValueError : naming the field, what was expected and what was found.
     """
-    chosen = _with_whole_paths({name: value for name, value in choices.items() if value is not None})
-    rules = parse(method, overrides)
+    table = {"method": method, "scenario": scenario, **choices, **(overrides or {})}
+    return layered([Layer("arguments", table)])[0]
+
+
+def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, str]]]:
+    """The one way to a configuration: defaults, what the scenario recommends, then some layers; and each value with its origin.
+
+    Parameters
+    ----------
+    layers : each overrides those before; together they name a method and a scenario.
+
+    Raises
+    ------
+    ValueError : naming the field, what was expected and what was found.
+    """
+    table = stacked(layers)
+    method, scenario = table["method"], table["scenario"]
+    chosen = _with_whole_paths({name: x for name, x in table.items() if "." not in name and name != "method"})
+    rules = parse(method, overrides := overrides_of(method, layers))
     _check_options(scenario, chosen.get("scenario_options", {}), rules.parts)
     data = _described(scenario, chosen)
     engine = chosen.get("engine", "auto")
     if engine not in ("auto", *ENGINES, FLOWER):
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
-    training = training_of(data.protocol, chosen)
-    named: Content = {"method": str(rules), "label": own_code.short(method if not overrides else str(rules))}
+    recommended = training_of(data.protocol, chosen)
+    if "network" not in chosen:
+        recommended |= {"network": data.network, "network_options": dict(data.network_options)}
     texts = (*(chosen.get(name, "") for name in ("network", "data", "optimizer")), data.task)
     references = (own_code.split(each)[0] for each in texts)
-    named["own_code"] = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
+    code = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
     if (positive := _positive(data, chosen)) is not None:
-        named["positive"] = positive
-    network = {"network": data.network, "network_options": dict(data.network_options)}
-    start = {"scenario": scenario} if "network" in chosen else {"scenario": scenario, **network}
-    config = made(RunConfig, {**start, **training, **named})
+        recommended["positive"] = positive
+    named = {"method": str(rules), "own_code": code, "label": chosen.get("label") or label_of(method, layers)}
+    config = made(RunConfig, {**recommended, **chosen, **named})
     net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
     usable_device(config.device)
     _check_selection(config, chosen)
@@ -124,7 +187,11 @@ def configure(
             f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
             f"{'Give it a share of the training samples: --set server_validation=0.1' if share else todo}"
         )
-    return config
+    values = {**config.table(), **overrides}
+    origins = dict.fromkeys(values, "default") | dict.fromkeys(recommended, "scenario")
+    for layer in layers:
+        origins |= {name: layer.origin for name in stacked([layer]) if name in table}
+    return config, {name: (value, origins[name]) for name, value in values.items()}
 
 
 def _with_whole_paths(chosen: Content) -> Content:
@@ -167,27 +234,27 @@ def _described(scenario: str, chosen: Content) -> scenarios.Description:
     return data
 
 
-def training_of(recommended: Protocol, chosen: Content) -> Content:
-    """How to train: what the scenario recommends, as far as it holds for the optimizer, and what was chosen."""
-    protocol = asdict(recommended)
+def training_of(protocol: Protocol, chosen: Content) -> Content:
+    """How to train: what the scenario recommends, as far as it holds with what was chosen."""
+    recommended = asdict(protocol)
     if "epochs" in chosen and "steps" in chosen:
         raise ValueError(f"--epochs {chosen['epochs']} and --steps {chosen['steps']}: give one of them.")
     if "epochs" in chosen:
-        protocol["steps"] = None
-    optimizer = chosen.get("optimizer", recommended.optimizer)
-    if optimizer != recommended.optimizer and "sgd" in (optimizer, recommended.optimizer):
+        recommended["steps"] = None
+    optimizer = chosen.get("optimizer", protocol.optimizer)
+    if optimizer != protocol.optimizer and "sgd" in (optimizer, protocol.optimizer):
         # The rate of one means nothing to another.
-        protocol |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
+        recommended |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
     if own_code.split(optimizer)[0]:
         for name in {"momentum", "weight_decay", "clip"} - set(own_code.takes(optimizer)):
             if chosen.get(name):
                 raise ValueError(
                     f"--{name.replace('_', '-')} {chosen[name]}: {optimizer} takes no {name}. Leave it out."
                 )
-            chosen[name] = 0.0 if name != "clip" else None
+            recommended[name] = 0.0 if name != "clip" else None
     elif optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
-    return {**protocol, **chosen}
+    return recommended
 
 
 def _positive(data: scenarios.Description, chosen: Content) -> object:

@@ -16,10 +16,9 @@ from typing import Any, Unpack
 from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.federation.history import History
-from equipoise.federation.method import parse
 from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
-from equipoise.runs.configuration import RunConfig, called, configure
+from equipoise.runs.configuration import Layer, RunConfig, called, layered
 from equipoise.runs.experiment import ColumnGroup, Condition, PaperExperiment, Row, read_experiment
 from equipoise.runs.plan import Cell, How, Outcome, finish
 from equipoise.runs.tuning import judged
@@ -302,24 +301,23 @@ def _config(
     part: ColumnGroup, condition: Condition, row: Row, draw: Draw, data: str | None, choices: Mapping[str, Any]
 ) -> RunConfig:
     seed, division = draw
-    has = parse(row.method).parts
-    overrides = {key: value for key, value in part.set.items() if key.split(".", 1)[0] in has} | row.set
-    weights = choices.get("weights")
-    chosen = {k: v for k, v in choices.items() if v is not None and k != "weights"}
-    settings: dict[str, Any] = {**condition.train, **row.train, **chosen}
+    weights, of_data = choices.get("weights"), {"scenario": condition.scenario, "data": data}
+    network, draws = dict[str, Any](), {} if division is None else {scenarios.DATA_SEED: division}
     if condition.network is not None:
-        network, options = called("network", condition.network, "resnet10(width=64)")
-        settings |= {"network": network, "network_options": {**options, **({"weights": weights} if weights else {})}}
+        name, options = called("network", condition.network, "resnet10(width=64)")
+        network = {"network": name, "network_options": {**options, **({"weights": weights} if weights else {})}}
     elif weights:
         raise InputError(
             f"part {part.name}: {condition.scenario} has a network of its own here, which takes no weights, and --weights "
             "would do nothing. Leave it out."
         )
-    options = {**condition.options, **row.options, **({} if division is None else {scenarios.DATA_SEED: division})}
-    config = configure(
-        row.method, condition.scenario, overrides=overrides, seed=seed, scenario_options=options, data=data, **settings
-    )
-    return replace(config, label=row.name)
+    named = {"method": row.method, "label": row.name, "seed": seed, "scenario_options": {**row.options, **draws}}
+    layers = [
+        Layer("part", {**of_data, "scenario_options": condition.options, **condition.train, **part.set}, shared=True),
+        Layer("row", {**named, **row.train, **row.set}),
+        Layer("command line", {**{k: v for k, v in choices.items() if k != "weights"}, **network}),
+    ]
+    return layered(layers)[0]
 
 
 def _place(where: Path, config: RunConfig) -> Path:
