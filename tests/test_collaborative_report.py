@@ -169,6 +169,8 @@ def test_notes() -> None:
     assert comparison(plain)["collaboration"]["notes"][0].endswith(
         "Add finetune, as in afl+finetune, to compare the clients after local training."
     )
+    named_like_a_word = [made("all"), made("afl", follow=0.0)]
+    assert "as in afl+finetune" in comparison(named_like_a_word)["collaboration"]["notes"][0]
     assert "Clients of standalone receive nothing" in notes
     assert "is unreliable" not in notes
     assert comparison([made("fedsac")])["collaboration"]["notes"] == []

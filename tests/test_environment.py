@@ -18,8 +18,8 @@ import equipoise as eq
 from equipoise.cli import main as cli
 from equipoise.federation import trial as trials
 from equipoise.federation.history import History
+from equipoise.report import comparison
 from equipoise.report.html import render
-from equipoise.report.table import comparison
 from equipoise.system import environment
 from helpers import federation as small, identical, samples
 

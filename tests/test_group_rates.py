@@ -13,11 +13,13 @@ from hypothesis import given, settings, strategies as st
 from sklearn.metrics import accuracy_score
 from statsmodels.stats.proportion import proportion_confint
 
+from equipoise import report
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, parity
 from equipoise.metrics.intervals import wilson
-from equipoise.report import booktabs, html, rates, table
+from equipoise.report import html, rates
 from equipoise.report.layout import sheets
+from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 
@@ -100,7 +102,7 @@ def test_who_is_missed_how_often_is_the_first_sentence() -> None:
     assert found["group_fairness"]["methods"][0]["groups"]["men"]["accuracy"]["mean"] == pytest.approx(87.5)
     page = html.render(found)
     assert page.index("fedavg misses 20 in group women") < page.index("on average")
-    for text in (str(found), table.latex(found.document), table.markdown(found.document), page):
+    for text in (str(found), report.latex(found.document), report.markdown(found.document), page):
         flat = " ".join(re.sub(r"<[^>]*>|[\\~{}$]", " ", text).split())
         for said in ("80.0", "71.1, 86.7", "95.0", "88.8, 97.8", "fedavg misses 20 in group women"):
             assert said in flat
@@ -211,7 +213,7 @@ def test_the_figure_has_every_group_and_method(groups: int, methods: int) -> Non
 
 
 def test_latex_files(tmp_path: Any) -> None:
-    paths = booktabs.save([run(clinic(few=3), **SICK)], tmp_path)
+    paths = save_latex([run(clinic(few=3), **SICK)], tmp_path)
     text = (tmp_path / "group-rates.tex").read_text()
     assert tmp_path / "group-rates.tex" in paths
     assert "n $<$ 10" in text

@@ -16,10 +16,11 @@ from hypothesis import given, settings, strategies as st
 from sklearn.metrics import confusion_matrix, precision_score, recall_score
 
 import equipoise as eq
+from equipoise import report
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, classification, parity, rates_of
 from equipoise.records.record import line
-from equipoise.report import layout, table
+from equipoise.report import layout
 from helpers import in_one
 
 samples = st.lists(st.tuples(st.sampled_from("fmx"), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=80)
@@ -223,7 +224,9 @@ def run(label: str, seed: int, right: list[int], **meta: Any) -> History:
 
 def of_gaps(histories: list[History]) -> layout.Sheet | None:
     """The table of how differently the groups are treated, if there is one."""
-    return next((sheet for sheet in layout.sheets(table.comparison(histories)) if sheet.name == "group-fairness"), None)
+    return next(
+        (sheet for sheet in layout.sheets(report.comparison(histories)) if sheet.name == "group-fairness"), None
+    )
 
 
 def test_table_of_gaps() -> None:
@@ -238,10 +241,10 @@ def test_table_of_gaps() -> None:
     assert not cells["afl"][0].best  # the other is no better than guessing, so there is none to be better than
     assert cells["afl"][0].difference.startswith("−37.50")
     assert "The positive class is 1." in found.explanations
-    content = table.comparison(histories)
+    content = report.comparison(histories)
     json.dumps(content["group_fairness"], allow_nan=False)
     assert content["group_fairness"]["methods"][0]["accuracy_gap"]["mean"] == pytest.approx(37.5)
-    for text in (table.markdown(content), table.latex(content)):
+    for text in (report.markdown(content), report.latex(content)):
         assert "Group fairness on toy" in text
         assert "equal opportunity" in text
 

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import equipoise as eq
+from equipoise import report
 from equipoise.federation.history import History
 from equipoise.metrics import seeds_needed
-from equipoise.report import html, table
+from equipoise.report import html
 from equipoise.report.layout import every_client, sheets
 from equipoise.report.sentences import seeds_change, verdict
 from equipoise.report.statistics import Comparison
@@ -67,7 +68,7 @@ def test_many_clients_without_groups(n: int) -> None:
     assert row["worst 10\u00a0%"].mean == f"{worst:.2f}"
     assert float(row["worst 10\u00a0%"].half) > 0
     assert f"Over the worst {n // 10} of {n} clients, the mean accuracy is fedavg {worst:.2f}" in verdict(found)
-    for text in (str(found), table.latex(found.document), table.markdown(found.document), html.render(found)):
+    for text in (str(found), report.latex(found.document), report.markdown(found.document), html.render(found)):
         assert f"{worst:.2f}" in text
     assert "Over the worst" in html.render(found)
     assert (every_client(found) is None) == (n > 100)
@@ -239,7 +240,7 @@ def test_a_method_without_spread_in_its_difference_is_not_missing(shift: float) 
     other = [run([a / 2 + 0.01 * s for a in accuracies(30, s)], "afl", s) for s in seeds]
     found = Comparison.of([*same, *moved, *other])
     said = "the difference is +4.00 in every seed" if shift else "no difference in any seed"
-    for text in (str(found), table.latex(found.document), table.markdown(found.document), html.render(found)):
+    for text in (str(found), report.latex(found.document), report.markdown(found.document), html.render(found)):
         assert said in " ".join(text.split())
 
 

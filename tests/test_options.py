@@ -397,7 +397,7 @@ OTHERS = [
             "--output": (["--output", "x", "--json"], "--output has no effect"),
             "--json": (["--json", "--output", "x"], "--output has no effect"),
         },
-        ("equipoise.analysis.states:states",),
+        ("equipoise.analysis.landscape:states",),
     ),
     Base("data list", {"--json": ["--json"]}),
     Base(

@@ -16,12 +16,12 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import scenarios
+from equipoise import report, scenarios
 from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.flower import in_process
 from equipoise.records.history import History
 from equipoise.records.record import Record, parse, without
-from equipoise.report import figures_of_training, html, table
+from equipoise.report import figures_of_training, html
 from equipoise.report.statistics import Comparison, _rate
 from equipoise.runs import pack
 from equipoise.system.terminal import Terminal
@@ -169,7 +169,7 @@ def test_all_attributes_together_are_groups_if_these_are_few() -> None:
     compared = Comparison.of([run])
     assert "Fairness by sex and age" in html.render(compared)
     shown = io.StringIO()
-    Terminal(file=shown, width=200).print(table.rich_table(compared.document, 200, details=False))
+    Terminal(file=shown, width=200).print(report.rich_table(compared.document, 200, details=False))
     assert "Fairness by age" in shown.getvalue()
     assert "by sex and age" not in shown.getvalue()
     many = {**NAMES, "age": list("abcdefg")}
@@ -421,10 +421,10 @@ def test_reports_show_them(task: str) -> None:
     assert 0 < low <= high
     heading = "Errors by sex" if task else "Rates by sex"
     titles = ["RMSE", "MAE", "mean error"] if task else ["accuracy", "selection"]
-    page, text = html.render(compared), table.markdown(compared)
+    page, text = html.render(compared), report.markdown(compared)
     shown = io.StringIO()
-    Terminal(file=shown, width=200).print(table.rich_table(compared, 200))
-    for where in (page, text, table.latex(compared), shown.getvalue()):
+    Terminal(file=shown, width=200).print(report.rich_table(compared, 200))
+    for where in (page, text, report.latex(compared), shown.getvalue()):
         for said in (
             heading,
             *titles,
@@ -442,12 +442,12 @@ def test_a_table_that_the_test_sets_show_is_not_shown_twice() -> None:
     of: Any = {"f": ([0, 1] * 6, [0] * 12, [0] * 12), "m": ([0, 1] * 6, [0] * 12, [1] * 12)}
     run = history([of], measures=["accuracy", "rates"])
     assert Comparison.of([run])["people"]["sex"]["as_groups"]
-    assert "Rates by sex" in table.markdown(Comparison.of([run]))
+    assert "Rates by sex" in report.markdown(Comparison.of([run]))
     for record in run.records:
         for name in "fm":
             (sums,) = record["by"]["groups"][name]
             record["groups"][name]["rates"] = {key: sums[key][0] for key in ("right", "true", "chosen")}  # type: ignore[literal-required]
-    text = table.markdown(Comparison.of([run]))
+    text = report.markdown(Comparison.of([run]))
     assert "Rates by group" in text
     assert "by sex" not in text
 

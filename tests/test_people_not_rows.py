@@ -13,10 +13,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 import equipoise as eq
+from equipoise import report
 from equipoise.data.samples import at_one_client, held_rows
 from equipoise.flower.site.site import without_small_cells
 from equipoise.metrics.groups import hidden, withheld_of_class
-from equipoise.report import html, layout, table
+from equipoise.report import html, layout
 from equipoise.report.committee import render
 from equipoise.report.statistics import Comparison
 
@@ -225,7 +226,7 @@ def test_what_one_table_shows_another_does_not_hide(seed: int, tmp_path: Path) -
             n if name in shown else None
         }
     outputs = [
-        table.markdown(compared.document),
+        report.markdown(compared.document),
         html.render(compared),
         render(compared),
         (tmp_path / "b" / "README.md").read_text(),

@@ -24,11 +24,12 @@ from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
-from equipoise.report import booktabs, columns, comparison, figures, figures_of_groups, render
+from equipoise.report import columns, comparison, figures, figures_of_groups, render
 from equipoise.report.columns import TERMS, anchor, hint, typeset
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
 from equipoise.report.provenance import commands, environment
+from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import evidence, limits
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import RunConfig, called
@@ -379,7 +380,7 @@ FILES = {
 
 @pytest.mark.parametrize("which", RICH)
 def test_every_table_is_a_file_of_latex(which: str, tmp_path: Path) -> None:
-    paths = booktabs.save(RICH[which](), tmp_path / "deep" / "er")
+    paths = save_latex(RICH[which](), tmp_path / "deep" / "er")
     assert {path.stem for path in paths} == FILES[which]
     for path in paths:
         text = path.read_text(encoding="utf-8")
@@ -402,7 +403,7 @@ def test_the_file_of_a_table_is_that_of_the_library(tmp_path: Path) -> None:
     from equipoise.report import latex
 
     histories = compared(seeds=2)
-    booktabs.save(histories, tmp_path)
+    save_latex(histories, tmp_path)
     names = ("accuracy", "balanced", "auc", "auc-ovr")
     assert "\n".join((tmp_path / f"{name}.tex").read_text() for name in names) == latex(comparison(histories))
 

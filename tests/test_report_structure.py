@@ -25,7 +25,6 @@ from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.performance import Value
 from equipoise.records import summary
 from equipoise.report import (
-    booktabs,
     columns,
     comparison,
     document,
@@ -38,6 +37,7 @@ from equipoise.report import (
     write,
 )
 from equipoise.report.document import Document
+from equipoise.report.rendering import save_latex
 from helpers import in_one
 from test_collaborative_report import made
 from test_regression_report import several as errors
@@ -106,7 +106,7 @@ def test_a_number_is_one_entry_and_its_column_another(monkeypatch: pytest.Monkey
     found = comparison(runs)
     text = io.StringIO()
     Console(file=text, width=200).print(rich_table(found, 200))
-    booktabs.save(runs, tmp_path)
+    save_latex(runs, tmp_path)
     for shown in (
         text.getvalue(),
         markdown(found),

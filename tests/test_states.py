@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import equipoise as eq
-from equipoise.analysis.states import States, perturbed_losses, states
+from equipoise.analysis.landscape import States, perturbed_losses, states
 from equipoise.report import analysis as draw
 from equipoise.runs import directory as runs
 from helpers import network, oracle_of, samples

@@ -17,10 +17,11 @@ import pytest
 
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts
-from equipoise.report import booktabs, markdown, render, rich_table
+from equipoise.report import markdown, render, rich_table
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.layout import every_client, over_clients, sheets
 from equipoise.report.provenance import conditions, headers
+from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import limits
 from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
@@ -52,7 +53,7 @@ def run(
 def everything(histories: Sequence[History], tmp_path: Path) -> str:
     """Every form in which runs are shown."""
     found = Comparison.of(histories)
-    booktabs.save(found, tmp_path)
+    save_latex(found, tmp_path)
     return markdown(found) + str(found) + render(found)
 
 

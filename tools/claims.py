@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.analysis.landscape import landscape
-from equipoise.analysis.states import states
+from equipoise.analysis.landscape import landscape, states
 from equipoise.metrics.statistics import judge
 from equipoise.report.rendering import markdown_grid
 from equipoise.report.reproduction import JudgedClaim, decided

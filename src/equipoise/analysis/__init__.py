@@ -4,7 +4,6 @@ Imports ``runs`` and lower layers.
 """
 
 from equipoise.analysis.decomposition import decomposition, trace
-from equipoise.analysis.landscape import Landscape, filter_normalised, landscape
-from equipoise.analysis.states import States, states
+from equipoise.analysis.landscape import Landscape, States, filter_normalised, landscape, states
 
 __all__ = ["Landscape", "States", "decomposition", "filter_normalised", "landscape", "states", "trace"]

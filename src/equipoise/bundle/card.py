@@ -19,8 +19,7 @@ from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
 from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
-from equipoise.report.formatting import PERCENT, interval, number, without
-from equipoise.report.grid import Cell, Grid, Section
+from equipoise.report.formatting import PERCENT, Cell, Grid, Section, interval, number, without
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.notes import repeated

@@ -177,7 +177,7 @@ def states(
     require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
-    from equipoise.analysis.states import states as measure
+    from equipoise.analysis.landscape import states as measure
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw

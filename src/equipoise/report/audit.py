@@ -24,10 +24,9 @@ from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content, layout, rates, sentences
-from equipoise.report.formatting import PERCENT, interval, number, without
-from equipoise.report.grid import Cell, Grid, Section
+from equipoise.report.formatting import PERCENT, Cell, Grid, Section, interval, number, without
 from equipoise.report.html import svg, template
-from equipoise.report.statistics import Comparison, gaps_of
+from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.ranges import check_number, check_whole
@@ -137,14 +136,8 @@ class Audit:
         """The sums as a run's record has them: a test set for every site."""
         data = self.data
         main, task = ("accuracy", CLASSIFICATION) if data.classes else ("rmse", Regression())
-        sites = (
-            {"": np.arange(len(data))}
-            if data.sites is None
-            else {
-                name: np.array(rows)
-                for name, rows in sorted(grouped(zip(data.sites, range(len(data.sites)), strict=True)).items())
-            }
-        )
+        by_site = grouped(zip([""] * len(data) if data.sites is None else data.sites, range(len(data)), strict=True))
+        sites = {name: np.array(rows) for name, rows in sorted(by_site.items())}
         about, scores = data.positive, data.scores
         if about is not None and scores is not None and about.number == 0 and len(data.classes) == 2:
             scores = 1 - scores  # records have that of the second class
@@ -166,13 +159,11 @@ class Audit:
         meta: dict[str, Any] = {
             "method": MODEL,
             "attributes": {name: [*values] for name, values in data.attributes.items()},
-        }
-        meta |= {
             "least_group": self.least,
             "classes": [*data.classes],
             "positive": data.positive.name if data.positive else None,
+            **({} if data.classes else {"task": "regression"}),
         }
-        meta |= {} if data.classes else {"task": "regression"}
         return History((cast(Record, record),), cast(Meta, meta))
 
     @cached_property
@@ -237,7 +228,7 @@ class Audit:
                 said.append(rates.missed(treated.parity))
             keys = rates.two_gaps(treated, self.history.main)
             parts = []
-            for column in gaps_of(treated.parity, self.history.main):
+            for column in content.gaps_of(treated.parity, self.history.main):
                 if column.key in keys:
                     gap, ends = content.mean_of(method, column.key), content.ends_of(method, column.key)
                     text = f"{number(gap, self._digits)} {interval(ends, self._digits)}".rstrip()
@@ -285,7 +276,7 @@ class Audit:
         """The gaps as rows: the number, its interval, and the groups that attain it."""
         (method,) = treated.parity["methods"]
         rows = []
-        for column in gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
+        for column in content.gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
             gap = content.mean_of(method, column.key)
             every = cast(Mapping[str, Any], method["groups"])
             each = {
@@ -311,15 +302,10 @@ class Audit:
         skipped = ["differences", "plus-minus", "gaps", "worst-value", "calibration", "without-rate"]  # in the table
         skipped += ["inside"] * (self.data.sites is None)
         yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
-        of_class = (
-            []
-            if parity["positive"] is None
-            else [(g, content.rate_of(rates, "tpr")["mean"]) for g, rates in method["groups"].items()]
-        )
-        small = [group for group, rate in of_class if rate is None]
-        if small:
+        rated = {} if parity["positive"] is None else method["groups"]
+        if small := [name for name, group in rated.items() if content.rate_of(group, "tpr")["mean"] is None]:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."
-        if any(content.mean_of(method, column.key) is None for column in gaps_of(parity, self.history.main)):
+        if any(content.mean_of(method, column.key) is None for column in content.gaps_of(parity, self.history.main)):
             yield f"{rates.NOT_ESTIMABLE.capitalize()}: {few} people are behind the rate in all groups, or in all but one."
 
     def _limits(self) -> Iterator[str]:

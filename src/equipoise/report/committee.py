@@ -18,21 +18,20 @@ from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt, score_of
-from equipoise.report import rates, thresholds
-from equipoise.report.document import Document, Rate, RatesOfGroup, Treated, rate_of, treated
-from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.grid import Cell, Grid, Section
+from equipoise.report import document as content, rates, thresholds
+from equipoise.report.document import interval_of, rate_of, treated, without_bounds
+from equipoise.report.formatting import UNDEFINED, Cell, Grid, Section, number
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, of_tuning
-from equipoise.report.provenance import at_real_sites, data_digest, quarantined, versions
+from equipoise.report.provenance import data_digest, quarantined, versions
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
-from equipoise.report.statistics import Comparison, interval_of, without_bounds
+from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import plural
+from equipoise.system.text import few, plural
 
 ROWS: Final = 12  # groups in a table; of more the worst are shown
 POINTS: Final = 6  # lines of a list
@@ -95,7 +94,7 @@ def _about(runs: Sequence[History]) -> About:
 def _data(run: History) -> str:
     """What the data are called."""
     source = (run.meta.get("config") or {}).get("data")
-    if at_real_sites(run):
+    if run.at_sites:
         return plural(len(run.client_names), "site")
     return Path(str(source)).name if source and run.scenario == "own" else run.scenario or "data from Python"
 
@@ -130,14 +129,14 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     texts, points = [], []
     if clients:
         sizes = [client["size"] for client in clients]
-        range_ = f"each with {_few(min(sizes), least)} to {_few(max(sizes), least)}"
+        range_ = f"each with {few(min(sizes), least)} to {few(max(sizes), least)}"
         each = _sizes(clients, least) if len(clients) <= ROWS else range_
-        texts.append(f"{model} learnt from {_few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}.")
+        texts.append(f"{model} learnt from {few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}.")
     if tests:
         named = [{**test, "name": run.group_words.get(test["name"], test["name"])} for test in tests]
         each, total = _sizes(named, least), sum(test["size"] for test in tests)
         texts.append(
-            f"{it} was tested on {_few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
+            f"{it} was tested on {few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
         )
     of_data = [text for text in (run.meta.get("data") or {}).get("notes") or () if text not in compared["notes"]]
     points += [text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in of_data][:POINTS]
@@ -166,10 +165,6 @@ def _sizes(holders: Sequence[Content], least: int) -> str:
     return ", ".join(f"{name} not shown" if n == UNDEFINED else f"{n} of {name}" for name, n in sizes.items())
 
 
-def _few(n: int, least: int) -> str:
-    return f"fewer than {least}" if 0 < n < least else f"{n:,}"
-
-
 def _of_groups(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:
     """What each group is called, with the threshold's rates of it."""
     for division in chosen["divisions"] if chosen is not None else ():
@@ -185,15 +180,15 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         before = "" if score_of(chosen) else "Before the threshold was chosen: "  # whose counts are hidden
         texts = [*(f"{before}{text}" for text in failures(compared.document)), *_sentences(chosen)]
         tables = [
-            (f"By {_called(division)}{_cut(division['groups'])}", _at(division, chosen))
+            (f"By {_called(division)}{_cut(division['groups'])}", _threshold_grid(division, chosen))
             for division in chosen["divisions"]
         ]
-        tables = tables or [("", _at({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
+        tables = tables or [("", _threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
         caption = " ".join(filter(None, (BRACKETS.format("test rows of the same kind"), thresholds.hidden(chosen))))
         return Section(heading, texts, tables=tables, caption=caption, name="missed")
     document, several = compared.document, len(compared["seeds"]) > 1
-    tables = [(_by(each, compared), _of_parity(each, compared)) for each in treated(document)]
-    tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _of_measure(compared))]
+    tables = [(_by(each, compared), _parity_grid(each, compared)) for each in treated(document)]
+    tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _measure_grid(compared))]
     own = any(run.client_sizes is not None for run in compared.histories)
     if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
         tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
@@ -209,7 +204,7 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
     return Section(heading, [verdict(_in_words(document, compared))], tables=tables, caption=caption, name="missed")
 
 
-def _in_words(document: Document, compared: Comparison) -> Document:
+def _in_words(document: content.Document, compared: Comparison) -> content.Document:
     """A comparison whose groups are called what they are."""
     words = {group: word for run in compared.histories for group, word in run.group_words.items()}
     methods = [
@@ -220,7 +215,7 @@ def _in_words(document: Document, compared: Comparison) -> Document:
         }
         for method in document["methods"]
     ]
-    return cast(Document, {**document, "methods": methods})
+    return cast(content.Document, {**document, "methods": methods})
 
 
 BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other {} would give other numbers."
@@ -308,7 +303,7 @@ def _of_100(share: Estimate) -> str:
     return f"{cell.mean} {cell.ends}"
 
 
-def _at(division: Division, chosen: Chosen) -> Grid:
+def _threshold_grid(division: Division, chosen: Chosen) -> Grid:
     """The table of the threshold's rates: the groups that are missed most often first."""
     groups = division["groups"]
     several = chosen["by_group"] is not None
@@ -340,7 +335,7 @@ def _cut(groups: Mapping[str, object]) -> str:
     return f": the worst {ROWS} of {len(groups)}" * (len(groups) > ROWS)
 
 
-def _by(treatment: Treated, compared: Comparison) -> str:
+def _by(treatment: content.Treated, compared: Comparison) -> str:
     """What divides people: an attribute, or that whose values the test sets are."""
     run = compared.histories[0]
     values = {name: {*map(str, each)} for name, each in run.attributes.items()}
@@ -348,7 +343,7 @@ def _by(treatment: Treated, compared: Comparison) -> str:
     return f"By {treatment.attribute or (same[0] if same else 'group')}"
 
 
-def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
+def _parity_grid(treatment: content.Treated, compared: Comparison) -> Grid:
     """Who is missed how often with each method; errors of numbers; of many classes the one that is recognised worst."""
     parity, measure = treatment.parity, compared.measure
     methods = without_bounds(parity["methods"])[:METHODS]
@@ -361,13 +356,13 @@ def _of_parity(treatment: Treated, compared: Comparison) -> Grid:
         whose = f"{method['method']}, " * several
         titles += [f"{whose}{what} of 100" for what in ("missed", "false alarms")]
 
-    def cells(group: str, counts: RatesOfGroup) -> tuple[Cell, ...]:
+    def cells(group: str, counts: content.RatesOfGroup) -> tuple[Cell, ...]:
         about = ((counts["n"], "accuracy"), (counts["of_class"], "tpr"))
         row = [rates.count(n, rate_of(counts, key), parity["least"]) for n, key in about]
         for method in methods:
             for key, show in (("tpr", _left_out), ("fpr", _share)):
                 of_group = method["groups"].get(group)
-                row.append(Cell(UNDEFINED) if of_group is None else _of_rate(rate_of(of_group, key), show))
+                row.append(Cell(UNDEFINED) if of_group is None else _rate_cell(rate_of(of_group, key), show))
         return tuple(row)
 
     rows = _lowest({name: rate_of(counts, "tpr")["mean"] for name, counts in first.items()})
@@ -388,12 +383,12 @@ def _left_out(value: float | None, low: float | None, high: float | None) -> Cel
     return _share(value, low, high)
 
 
-def _of_rate(rate: Rate, show: Callable[..., Cell]) -> Cell:
+def _rate_cell(rate: content.Rate, show: Callable[..., Cell]) -> Cell:
     """A rate of the document, which is in percent."""
     return show(*(None if (number := rate[key]) is None else number / 100 for key in ("mean", "low", "high")))
 
 
-def _of_measure(compared: Comparison) -> Grid:
+def _measure_grid(compared: Comparison) -> Grid:
     """The main measure by test set, where no rates were recorded."""
     methods, measure = without_bounds(compared["methods"])[:METHODS], compared.measure
     rows, sign = [], 1 if measure.better == "higher" else -1
@@ -422,7 +417,7 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
         if any(run.threshold for run in runs):
             why = "Several runs are shown here, so the numbers above use none: each"
             how = "A report of a single run shows its threshold."
-        if at_real_sites(runs[0]):
+        if runs[0].at_sites:
             how = "Sites keep their rows, on which one could be chosen."
         suits = "That suits a task where both mistakes cost the same."
         other = " other" * any("decides" in run.meta for run in runs)
@@ -460,8 +455,8 @@ def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
         points.append(
             f"The threshold was chosen for {chosen['rule']}, on other rows than those of the table: these reach that only roughly."
         )
-    if few := _fewest(compared, chosen):
-        points.append(f"The fewest people behind a rate above are {few}.")
+    if fewest := _fewest(compared, chosen):
+        points.append(f"The fewest people behind a rate above are {fewest}.")
     return points
 
 
@@ -515,7 +510,7 @@ def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]
     if attributes := [*run.attributes]:
         together = len(attributes) > 1 and " and ".join(attributes) not in compared.document.get("people", {})
         yield f"People by anything but {listed(attributes)}{', and by all at once' * together}."
-    elif at_real_sites(run):
+    elif run.at_sites:
         yield "Groups of people: sites send the server no numbers by sex, age or origin. The card of each site's model has those of its own rows, if they name a group."
     else:
         yield "Groups of people: the rows say nothing of sex, age or origin that was measured by."
@@ -537,7 +532,7 @@ def _made(compared: Comparison) -> Section:
     labels = some([*compared.runs], METHODS)
     runs = "" if len(compared.histories) == 1 else f", {plural(len(compared.histories), 'run')}"
     how = f"{'Methods' if len(compared.runs) > 1 else 'Method'} {labels}: {plural(compared['rounds'], 'round')}{runs}."
-    if at_real_sites(run):
+    if run.at_sites:
         where = f"The {sites} sites kept their rows, and sent models or sums to a server."
     elif run.sharing.clients:
         where = f"This was a simulation on one machine: {plural(sites, 'site')} trained as if each kept its rows, and the rows were in one place."

@@ -4,10 +4,12 @@
 `number_of` reads them; so do the rates of a group, which `rate_of` reads.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar, cast
 
-from equipoise.metrics.measures import ACCURACY, Measure, main_in
+from equipoise.metrics.measures import ACCURACY, Measure, main_in, measures_of, named
+from equipoise.report import columns
+from equipoise.report.columns import Column
 from equipoise.system.text import Said
 
 Row = Mapping[str, object]  # a method in any of the tables
@@ -34,7 +36,7 @@ class Rate(OverSeeds):
     high: float | None
 
 
-class Tested(TypedDict):
+class Difference(TypedDict):
     """A method less another one, in one column.
 
     Attributes
@@ -45,6 +47,8 @@ class Tested(TypedDict):
         method to the first, and of the leading one to every other.
     seeds : how many are common.
     apart : whether the two are distinguishable.
+    ci95 : half of the 95 % interval, of differences to the first method.
+    seeds_needed : for a test of power 0.8, of differences of the leading method; null if it is above 1000 or the spread is unknown.
     """
 
     difference: float | None
@@ -55,23 +59,8 @@ class Tested(TypedDict):
     family: int
     seeds: int
     apart: bool
-
-
-class Difference(Tested):
-    """A method less the first one; `ci95` is half of the 95 % interval."""
-
-    ci95: float | None
-
-
-class Ahead(Tested):
-    """The leading method of a column less another one.
-
-    Attributes
-    ----------
-    seeds_needed : for a test of power 0.8; null if it is above 1000 or the spread is unknown.
-    """
-
-    seeds_needed: int | None
+    ci95: NotRequired[float | None]
+    seeds_needed: NotRequired[int | None]
 
 
 class Leader(TypedDict):
@@ -88,7 +77,7 @@ class Leader(TypedDict):
     leading: str
     best: str | None
     tied: list[str]
-    versus: dict[str, Ahead]
+    versus: dict[str, Difference]
 
 
 class Versus(TypedDict):
@@ -247,17 +236,7 @@ class OverClients(Bounded):
     failed: bool
 
 
-class Counts(TypedDict):
-    """How many clients the numbers of a `Spread` are of."""
-
-    clients: int
-    tenth: int
-    every: int
-    small: int
-    untested: int
-
-
-class Spread(Counts, Table):
+class Spread(Table):
     """The spread over clients that are tested on samples of their own, or are more than 20.
 
     Attributes
@@ -269,6 +248,11 @@ class Spread(Counts, Table):
     least, methods : see `OfMeasure`, `OverClients`.
     """
 
+    clients: int
+    tenth: int
+    every: int
+    small: int
+    untested: int
     ranges: dict[str, list[int]]
     samples: list[int] | None
     least: int
@@ -424,6 +408,7 @@ def treated(comparison: Document) -> list[Treated]:
     return [Treated(by_group), *by_value] if by_group else by_value
 
 
+AnyMethod = TypeVar("AnyMethod", Measured, Gaps)
 UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a number that a method does not have
 
 
@@ -447,6 +432,11 @@ def test_of(row: Row, key: str) -> Difference | None:
     return cast(Mapping[str, Difference], row.get("versus") or {}).get(key)
 
 
+def tests_of(rows: Iterable[Row], tested: Iterable[Column]) -> list[Difference]:
+    """The differences of rows to the first method that are tested in some columns."""
+    return [test for row in rows for column in tested if (test := test_of(row, column.key))]
+
+
 def last_of(test: Untested) -> float | None:
     """The main measure in the last test of a group."""
     return cast(Mapping[str, float | None], test)[main_in(test).name]
@@ -455,3 +445,46 @@ def last_of(test: Untested) -> float | None:
 def ends_of(row: Row, key: str) -> Any:
     """The 95 % interval of a column over the test samples of one seed, or those of the groups; None where there is none."""
     return cast(Mapping[str, Any], row.get("intervals") or {}).get(key)
+
+
+def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
+    """Rows of methods, without bounds where there are others."""
+    return [method for method in methods if not method["bound"]] or list(methods)
+
+
+def gaps_of(fairness: Parity, measure: Measure = ACCURACY, *, calibration: bool = False) -> Sequence[Column]:
+    """The gaps between groups that tables show, from left to right; ``measure`` is the main one, and those of ``calibration`` are extra."""
+    if measure != ACCURACY:
+        return [column.of(measure) for column in columns.ERRORS]
+    return columns.parity(fairness["positive"] is None, calibration)
+
+
+def interval_of(method: Row, group: str) -> Sequence[float] | None:
+    """The 95 % interval of a method on a group over the test samples of its one seed; None where it is not known."""
+    return dict(zip(cast(Iterable[str], method["groups"]), ends_of(method, "groups") or (), strict=False)).get(group)
+
+
+def tables(comparison: Document) -> list[OfMeasure]:
+    """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
+    return [comparison, *(other for name, other in comparison["measures"].items() if name != comparison["measure"])]
+
+
+def measure_of(comparison: OfMeasure) -> Measure:
+    """What a comparison shows, with as many digits as its numbers need."""
+    return named(measures_of(comparison), comparison["measure"]).sized(*means(comparison["methods"]))
+
+
+def means(methods: Iterable[Measured]) -> list[float]:
+    """The numbers of some methods on groups."""
+    return [cell["mean"] for method in methods for cell in method["groups"].values() if cell["mean"] is not None]
+
+
+def columns_of(comparison: OfMeasure) -> list[Column]:
+    """The statistics over groups that the table of a measure shows, from left to right."""
+    methods, measure = comparison["methods"], measure_of(comparison)
+    return [
+        column
+        for column in columns.over_groups(measure)
+        if column.shown(measure, len(methods[0]["groups"]))
+        and not (column.optional and all(mean_of(method, column.key) is None for method in methods))
+    ]

@@ -233,10 +233,10 @@ def axis_ends(measure: Measure) -> tuple[float | None, float | None]:
 
 def runs_with(compared: Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
     """Runs that have the data of a figure, by label; one with a run that failed is marked."""
-    kept = {label: [run for run in seeds.values() if has(run)] for label, seeds in compared.runs.items()}
-    runs = {label + FAILED * any(run.failure for run in left): left for label, left in kept.items() if left}
+    every = compared.runs_with(has)
+    runs = {label + FAILED * any(run.failure for run in of_label): of_label for label, of_label in every.items()}
     if not runs:
-        raise ValueError(f"this figure shows {what}, which no record of {', '.join(kept)} holds.")
+        raise ValueError(f"this figure shows {what}, which no record of {', '.join(compared.runs)} holds.")
     return runs
 
 

@@ -48,7 +48,7 @@ def held(comparison: Comparison) -> Holdings:
 
 
 def _any(has: Callable[[Run], bool]) -> Callable[[Comparison], bool]:
-    return lambda comparison: any(has(run) for seeds in comparison.runs.values() for run in seeds.values())
+    return lambda comparison: bool(comparison.runs_with(has))
 
 
 DATA: Final = ("data", "examples")  # figures of the data, which come before the results

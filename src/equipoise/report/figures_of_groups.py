@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from equipoise.report import drawing
+from equipoise.report.document import interval_of
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, Vector
 from equipoise.report.formatting import FAILED
-from equipoise.report.statistics import Comparison, Run, interval_of
+from equipoise.report.statistics import Comparison, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

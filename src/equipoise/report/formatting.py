@@ -1,12 +1,13 @@
-"""Numbers as text: digits, signs, p-values, bytes."""
+"""Numbers as text: digits, signs, p-values, bytes; and the tables and sections that hold such texts."""
 
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from equipoise.metrics.measures import Measure
 from equipoise.report.document import Difference
+from equipoise.system.text import key_of
 
 UNDEFINED: Final = "–"
 FAILED: Final = " †"  # behind the name of a method whose training diverged, or that is no better than guessing
@@ -16,7 +17,7 @@ _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 def without(texts: Iterable[str], *keys: str) -> list[str]:
     """Sentences but those with one of some keys."""
-    return [text for text in texts if getattr(text, "key", "") not in keys]
+    return [text for text in texts if key_of(text) not in keys]
 
 
 def number(value: float | None, digits: int = 2, *, sign: bool = False) -> str:
@@ -104,3 +105,46 @@ def lines(name: str, width: int) -> list[str]:
             wrapped.append("")
         wrapped[-1] += part
     return [line.rstrip() for line in wrapped]
+
+
+class Cell(NamedTuple):
+    """One entry of a table: a number, half of its 95 % interval, the difference to the first method, whether it is the best.
+
+    `interval` is the 95 % interval of the difference, where it has one; `ends` is that of the number itself.
+    """
+
+    mean: str
+    half: str = ""
+    difference: str = ""
+    best: bool = False
+    interval: str = ""
+    ends: str = ""
+
+    @property
+    def text(self) -> str:
+        """Number and half of its interval, or its ends, in one line."""
+        return f"{self.mean} ±{self.half}" if self.half else f"{self.mean} {self.ends}" if self.ends else self.mean
+
+
+class Grid(NamedTuple):
+    """Titles of the columns, and name and cells of every row."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+class Section(NamedTuple):
+    """A heading with paragraphs, then tables, sentences below them, and a figure, which is SVG, with its caption.
+
+    It has one table, whose names have the title `head`, or several with their headings; `name` is its id on a page.
+    """
+
+    title: str
+    paragraphs: Sequence[str]
+    grid: Grid | None = None
+    head: str = ""
+    below: Sequence[str] = ()
+    figure: str = ""
+    caption: str = ""
+    tables: Sequence[tuple[str, Grid]] = ()
+    name: str = ""

@@ -14,7 +14,7 @@ from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, PALETTE, SHORT, Vector
 from equipoise.report.formatting import UNDEFINED
-from equipoise.system.text import plural
+from equipoise.system.text import few, plural, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,15 +48,15 @@ def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
     ticks: list[tuple[float, str]] = []
     top = 0.0
     for block, height in zip(blocks, heights, strict=True):
-        few, end = len(block) <= ROWS, top + height * len(block)
+        named, end = len(block) <= ROWS, top + height * len(block)
         at = np.arange(len(block), dtype=np.float64) * height + top + height / 2
         colours = {group: drawing.color(groups.index(group) if group in groups else 0) for group in map(_group, block)}
         if n_classes:
             _draw_classes(left, block, n_classes, at, colours, (end, top), least)
         _draw_sizes(right, block, at, colours, height, [] if top else groups, least)
         what = "client" if block is holdings["clients"] else "test set"
-        named = [(y, drawing.plain(holder["name"], SHORT)) for y, holder in zip(at.tolist(), block, strict=True)]
-        ticks += named if few else [((top + end) / 2, plural(len(block), what))]
+        names = [(y, drawing.plain(holder["name"], SHORT)) for y, holder in zip(at.tolist(), block, strict=True)]
+        ticks += names if named else [((top + end) / 2, plural(len(block), what))]
         # over the names, where the one panel is that of the samples
         x, side = (0, "left") if n_classes else (-0.02, "right")
         left.text(
@@ -128,7 +128,7 @@ def _draw_sizes(
     least: int,
 ) -> None:
     """Bars of the samples in all at heights `at`, by the names of groups, with their numbers where there are few."""
-    few = len(block) <= ROWS
+    named = len(block) <= ROWS
     names = np.array([*map(_group, block)])
     sizes = np.array([holder["size"] for holder in block])
     unshown = unsaid(block, least)
@@ -138,8 +138,8 @@ def _draw_sizes(
     for name, colour in colours.items():
         rows = np.flatnonzero(names == name)
         label = drawing.plain(name) if name in labelled else None
-        axes.barh(at[rows], shown[rows], (0.7 if few else 1) * height, color=colour, label=label)
-    for row in range(len(block)) if few else [int(sizes.argmax())]:
+        axes.barh(at[rows], shown[rows], (0.7 if named else 1) * height, color=colour, label=label)
+    for row in range(len(block)) if named else [int(sizes.argmax())]:
         text = size(block[row], unshown, least)
         axes.text(shown[row] + 0.05, at[row], text, size=6.5, color=INK, va="center")
 
@@ -190,16 +190,15 @@ def marks(holdings: Holdings, least: int = 1) -> str:
     blocks = [block for block in (holdings["clients"], holdings["tests"]) if block]
     n_classes = max(len(row["counts"] or ()) for block in blocks for row in block)
     circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
-    few = any(
+    small = any(
         0 < n < least for block in blocks for holder in block for n in (holder["size"], *(holder["counts"] or ()))
     )
     return (
         " Circles: the area is the number of samples." * (True in circles)
         + " Cells: the stronger the colour, the more samples." * (False in circles)
-        + f" Of fewer than {least} samples nothing is drawn." * few
+        + f" Of fewer than {least} samples nothing is drawn." * small
     )
 
 
 def _range(numbers: list[int], least: int = 1) -> str:
-    ends = (f"fewer than {least}" if 0 < n < least else f"{n:,}" for n in (min(numbers), max(numbers)))
-    return " to ".join(dict.fromkeys(ends))
+    return span(*(few(n, least) for n in (min(numbers), max(numbers))))

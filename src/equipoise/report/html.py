@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.records.threshold import Chosen
-from equipoise.report import booktabs, drawing, figures as drawings, layout, notes, provenance, thresholds
+from equipoise.report import drawing, figures as drawings, layout, notes, provenance, thresholds
 from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
-from equipoise.report.document import mean_of
+from equipoise.report.document import mean_of, tables
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
-from equipoise.report.formatting import FAILED, without
-from equipoise.report.grid import Grid
+from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
+from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import left_out, limits, tested_on, when, worst_named
-from equipoise.report.statistics import Comparison, tables
+from equipoise.report.statistics import Comparison
 from equipoise.system.files import real_path, write_atomically
 from equipoise.system.text import plural, visible
 
@@ -62,7 +62,7 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     if figures:
         real_path(beside := path.with_name(f"{path.stem}-figures"), path.parent)
         drawings.save_all(compared, beside)
-        booktabs.save(compared, beside)
+        save_latex(compared, beside)
     return write_atomically(path, page)
 
 

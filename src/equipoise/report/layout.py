@@ -18,32 +18,25 @@ from equipoise.records.history import ATTENDANCE, History
 from equipoise.records.treatment import OF_NUMBERS_AT_SITES, OF_SITES
 from equipoise.report import document as content, rates, sentences
 from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
+from equipoise.report.document import columns_of, gaps_of, interval_of, measure_of, tables
 from equipoise.report.formatting import (
     FAILED,
     PERCENT,
     UNDEFINED,
+    Cell,
+    Grid,
     corrected,
     difference,
+    interval,
     number,
     p_value,
     same_in_every_seed,
     size,
 )
-from equipoise.report.grid import Cell, Grid
 from equipoise.report.sites import at_sites
-from equipoise.report.statistics import (
-    COUNTED,
-    Comparison,
-    Run,
-    columns_of,
-    gaps_of,
-    interval_of,
-    measure_of,
-    over_seeds,
-    tables,
-)
+from equipoise.report.statistics import COUNTED, Comparison, Run, over_seeds
 
-FEW: Final = 3  # values of an attribute whose rates at every site are shown
+FEW_VALUES: Final = 3  # values of an attribute whose rates at every site are shown
 # at sites, with their titles
 RATES: Final = {"n": "n", "selection_rate": "selection rate", "of_class": "", "tpr": "true-positive rate"}
 ERRORS: Final = {"n": "n", "mae": "MAE", "error": "mean error"}
@@ -96,34 +89,32 @@ class Sheet:
 def sheets(comparison: content.Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
     made = [
-        *map(_of_measure, tables(comparison)),
-        *_of_spread(comparison),
-        *_of_rewards(comparison),
-        *_of_rates(comparison),
-        *_of_own_measures(comparison),
-        *_of_validation(comparison),
+        *map(_measure_sheet, tables(comparison)),
+        *_spread_sheet(comparison),
+        *_reward_sheet(comparison),
+        *_rate_sheets(comparison),
+        *_own_measure_sheets(comparison),
+        *_validation_sheet(comparison),
     ]
     stated = sentences.in_force(comparison)
     return [replace(sheet, explanations=[*sheet.explanations, *stated]) for sheet in made]
 
 
-def _of_spread(comparison: content.Document) -> Iterator[Sheet]:
+def _spread_sheet(comparison: content.Document) -> Iterator[Sheet]:
     """The main measure over the clients."""
     if not (table := comparison["spread"]):
         return
-    columns = spread_of(measure_of(comparison))
     yield _sheet(
-        table["methods"],
-        columns,
+        table,
+        spread_of(measure_of(comparison)),
         name="spread",
         heading="Spread over the clients",
         caption=sentences.spread_caption(comparison, table),
-        grid=lay_out(table["methods"], columns, leaders=table["leaders"]),
         explanations=sentences.spread_legend(comparison, table),
     )
 
 
-def _of_rewards(comparison: content.Document) -> Iterator[Sheet]:
+def _reward_sheet(comparison: content.Document) -> Iterator[Sheet]:
     """What clients get for what they contribute."""
     if not (table := comparison["collaboration"]):
         return
@@ -136,7 +127,7 @@ def _of_rewards(comparison: content.Document) -> Iterator[Sheet]:
         for method, (name, cells) in zip(table["methods"], grid.rows, strict=True)
     ]
     yield _sheet(
-        table["methods"],
+        table,
         COLLABORATION,
         name="collaboration",
         heading="Collaborative fairness",
@@ -148,7 +139,7 @@ def _of_rewards(comparison: content.Document) -> Iterator[Sheet]:
     )
 
 
-def _of_rates(comparison: content.Document) -> Iterator[Sheet]:
+def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
     """How groups are treated, those of the test sets and those of sensitive attributes: their rates, and the gaps between them."""
     measure = measure_of(comparison)
     for treated in content.treated(comparison):
@@ -164,21 +155,19 @@ def _of_rates(comparison: content.Document) -> Iterator[Sheet]:
             head=(treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}",
             narrow_titles=rates.narrow(by_group.titles),
         )
-        gaps = gaps_of(parity, measure)
         yield _sheet(
-            parity["methods"],
-            gaps,
+            parity,
+            gaps_of(parity, measure),
             name=treated.gaps,
             heading=treated.gaps_heading,
             caption=sentences.parity_caption(comparison, treated),
-            grid=lay_out(parity["methods"], gaps, leaders=parity["leaders"]),
             explanations=sentences.parity_legend(comparison, treated),
             narrow=True,
         )
         yield from of_sites(treated, comparison)
 
 
-def _of_own_measures(comparison: content.Document) -> Iterator[Sheet]:
+def _own_measure_sheets(comparison: content.Document) -> Iterator[Sheet]:
     """The measures of the user's own, a table each."""
     for k, (name, measure) in enumerate(comparison["own_measures"].items(), start=1):
         columns = _had(measure["methods"], OWN)
@@ -197,7 +186,7 @@ def _of_own_measures(comparison: content.Document) -> Iterator[Sheet]:
         yield replace(sheet, notes=notes)
 
 
-def _of_validation(comparison: content.Document) -> Iterator[Sheet]:
+def _validation_sheet(comparison: content.Document) -> Iterator[Sheet]:
     """The models on what clients hold out of their own samples."""
     if not (table := comparison["validation"]):
         return
@@ -342,8 +331,7 @@ def _filled(*tables: Sheet) -> list[Sheet]:
 
 def every_client(compared: Comparison) -> Sheet | None:
     """The main measure of every client with every method, or `None` for very many clients, and when none was evaluated."""
-    runs = {label: [run for run in seeds.values() if run.clients[1].size] for label, seeds in compared.runs.items()}
-    runs = {label: seeds for label, seeds in runs.items() if seeds}
+    runs = compared.runs_with(lambda run: bool(run.clients[1].size))
     sizes = {run.clients[1].shape[1] for seeds in runs.values() for run in seeds}
     if len(sizes) != 1 or max(sizes) > MANY:
         return None
@@ -387,7 +375,7 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
                 Cell(few if None in n else _test_samples([k for k in n if k is not None] or [0], 0)) for n in sizes
             ]
             for inside in each:
-                cells += [_of_value(inside["groups"].get(value), few, measure.digits) for value in values]
+                cells += [_value_cell(inside["groups"].get(value), few, measure.digits) for value in values]
                 cells.append(_cell(inside["gap"], measure.digits))
             rows.append((name, tuple(cells)))
         text = (
@@ -411,7 +399,7 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
     titles = {column.key: column.title for column in gaps_of(parity, measure)}
     gaps = {key: titles[key] for key in (OF_NUMBERS_AT_SITES if numbers else OF_SITES)}
     shown = ERRORS if numbers else {**RATES, "of_class": f"of {parity['positive']},"}
-    values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW else []
+    values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW_VALUES else []
     digits = measure.digits if measure.of_target else 1
 
     def cells(site: str) -> Iterator[Cell]:
@@ -445,7 +433,7 @@ def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator
     )
 
 
-def _of_value(inside: Any, few: str, digits: int) -> Cell:
+def _value_cell(inside: Any, few: str, digits: int) -> Cell:
     """The main measure of a client's people with one value; that they are too few, or a dash where there are none."""
     if inside is None:
         return Cell(UNDEFINED)
@@ -463,16 +451,8 @@ def _test_samples(runs: Sequence[int], least: int) -> str:
 
 def communication(compared: Comparison) -> Sheet | None:
     """Bytes sent: per client and round, per round, in the whole run, and relative to the first method."""
-    runs = {
-        label: [
-            run.history
-            for run in seeds.values()
-            if any(record.get("bytes", {}).get("down") for record in run.history.records)
-        ]
-        for label, seeds in compared.runs.items()
-    }
-    runs = {label: seeds for label, seeds in runs.items() if seeds}
-    if not runs:
+    sending = compared.runs_with(lambda run: any(r.get("bytes", {}).get("down") for r in run.history.records))
+    if not (runs := {label: [run.history for run in seeds] for label, seeds in sending.items()}):
         return None
     first = next(iter(runs))
 
@@ -635,9 +615,7 @@ def _statistic(method: content.Row, column: Column, leader: content.Leader | Non
         "" if mean == UNDEFINED else _half(values, content.ends_of(method, column.key), digits),
         difference(test, digits) if test else "",
         leader is not None and method["method"] == leader["best"],
-        (number(test["low"], digits, sign=True), number(test["high"], digits, sign=True))
-        if test and test["low"] is not None
-        else None,
+        interval((test["low"], test["high"]), digits, sign=True) if test else "",
     )
 
 
@@ -645,12 +623,12 @@ def _cell(values: content.OverSeeds, digits: int) -> Cell:
     return Cell(number(values["mean"], digits), _half(values, None, digits))
 
 
-def _of_measure(table: content.OfMeasure) -> Sheet:
+def _measure_sheet(table: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
     methods = table["methods"]
     columns, groups = _of_one_group(columns_of(table), methods)
     return _sheet(
-        methods,
+        table,
         columns,
         name=table["measure"].replace("_", "-"),
         heading=f"{table['title']} on every group",
@@ -675,20 +653,22 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _sheet(methods: Sequence[content.Row], columns: Sequence[Column], *, grid: Grid, **fields: Any) -> Sheet:
-    """A table, and its differences to the first method."""
-    lines = []
+def _sheet(table: content.Table, columns: Sequence[Column], *, grid: Grid | None = None, **fields: Any) -> Sheet:
+    """A table, by default of its columns alone, and its differences to the first method."""
+    methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
+    grid = grid or lay_out(methods, columns, leaders=table["leaders"])
     for method in methods:
-        texts = [(c.title, difference(test, c.digits)) for c in columns if (test := content.test_of(method, c.key))]
-        if any(text for _, text in texts):
-            lines.append(f"{_named(method)}: {'; '.join(f'{title} {text}' for title, text in texts if text)}.")
-    tests = (
+        tests = [(c, test) for c in columns if (test := content.test_of(method, c.key))]
+        if texts := [f"{c.title} {text}" for c, test in tests if (text := difference(test, c.digits))]:
+            lines.append(f"{_named(method)}: {'; '.join(texts)}.")
+    tested = (
         f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
-        + " (by Holm: corrected for the number of differences, which the interval is not)" * _by_holm(methods, columns)
+        + " (by Holm: corrected for the number of differences, which the interval is not)"
+        * any(map(corrected, content.tests_of(methods, columns)))
         if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
         else f", with the 95{PERCENT} interval over the test samples of this one seed"
     )
-    about = f"Differences are to {methods[0]['method']}{tests}."
+    about = f"Differences are to {methods[0]['method']}{tested}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
     return Sheet(grid=grid, test=[about] if lines else [], differences=lines, narrow_titles=narrow, **fields)
 
@@ -714,9 +694,8 @@ def _paired_tests(
 ) -> Sheet:
     """Differences to the first method: of every method the mean, the 95 % interval, and of several seeds the p-values."""
     columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]
-    rows, by_holm = [], _by_holm(methods, columns)
-    tests = [test for method in methods for column in columns if (test := content.test_of(method, column.key))]
-    paired = any(test["p"] is not None for test in tests)
+    tests = content.tests_of(methods, columns)
+    rows, by_holm, paired = [], any(map(corrected, tests)), any(test["p"] is not None for test in tests)
     for method in methods:
         cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
         if any(cell.ends for cell in cells):
@@ -731,12 +710,6 @@ def _paired_tests(
     return Sheet(name, heading, caption, grid, [explanation], corrected=by_holm)
 
 
-def _by_holm(methods: Sequence[content.Row], columns: Sequence[Column]) -> bool:
-    """Whether any p-value that is shown is corrected."""
-    tests = (content.test_of(method, column.key) for method in methods for column in columns)
-    return any(test is not None and corrected(test) for test in tests)
-
-
 def _paired_test(test: content.Difference | None, digits: int) -> Cell:
     """A difference, and beside it its interval, its p-value, and that by Holm if there are several; a dash without an interval."""
     if test is None or (mean := test["difference"]) is None:
@@ -744,7 +717,7 @@ def _paired_test(test: content.Difference | None, digits: int) -> Cell:
     shown = number(mean, digits, sign=True)
     if test["low"] is None or test["high"] is None:
         return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
-    low, high = (number(end, digits, sign=True) for end in (test["low"], test["high"]))
+    ends = interval((test["low"], test["high"]), digits, sign=True)
     p = "" if test["p"] is None else f", p {p_value(test['p'])}"
     by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
-    return Cell(shown, ends=f"[{low}, {high}]{p}{by_holm}")
+    return Cell(shown, ends=f"{ends}{p}{by_holm}")

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
-from equipoise.report.formatting import PERCENT, UNDEFINED, brief, number, p_value, same_in_every_seed
-from equipoise.report.grid import Cell, Grid
+from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, brief, number, p_value, same_in_every_seed
 from equipoise.report.html import template
 from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
@@ -242,7 +241,7 @@ class Leaderboard:
 
     def sheets(self) -> list[Sheet]:
         """The standing over the scenarios; per scenario mean, worst, STD; seconds, bytes, cost of tuning."""
-        return [self._over_scenarios(), *map(self._of_criterion, CRITERIA), *self._of_costs()]
+        return [self._over_scenarios(), *map(self._criterion_sheet, CRITERIA), *self._cost_sheets()]
 
     def _over_scenarios(self) -> Sheet:
         titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in ("W/T/L", "B/E/W", "rank"))
@@ -260,7 +259,7 @@ class Leaderboard:
         caption = f"Every method against tuned {self.reference}, over {self._compared()}."
         return Sheet("overall", "Over the scenarios", caption, Grid(titles, tuple(rows)), texts)
 
-    def _of_criterion(self, by: Criterion) -> Sheet:
+    def _criterion_sheet(self, by: Criterion) -> Sheet:
         def shown(method: str, scenario: str, cell: Content) -> Cell:
             best = self.outcome(method, scenario, by) == 1
             return Cell(number(cell[by.key]), ends=_difference(tested(cell, by)), best=best)
@@ -281,7 +280,7 @@ class Leaderboard:
             return f", {next(iter(names))}"
         return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
 
-    def _of_costs(self) -> list[Sheet]:
+    def _cost_sheets(self) -> list[Sheet]:
         def table(name: str, heading: str, about: str, key: str, shown: Callable[[float], str]) -> Sheet:
             def cost(_method: str, _scenario: str, cell: Content) -> Cell:
                 return Cell(UNDEFINED if cell[key] is None else shown(cell[key]))

@@ -14,7 +14,6 @@ from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT,
 from equipoise.records.meta import LEAK, OF_DATA, REPEATED, TOGETHER, Tuned
 from equipoise.report.document import Measured, mean_of
 from equipoise.report.formatting import brief, number
-from equipoise.report.provenance import at_real_sites
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
@@ -37,7 +36,7 @@ UNPROTECTED: Final = "This protects nobody for certain: what is not shown may fo
 NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
 AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
-FEW: Final = 5  # clients: a correlation of fewer is unreliable
+FEW_CLIENTS: Final = 5  # clients: a correlation of fewer is unreliable
 
 
 def of_runs(runs: Runs) -> Iterator[str]:
@@ -128,7 +127,7 @@ def _of_bound(
 def never_tested(runs: Runs) -> Iterator[str]:
     """Real sites that have no number: with too few test samples, without a score that they send, or away whenever models were tested."""
     for label, run in _each(runs):
-        columns = run.client_table()[1].T if at_real_sites(run) else ()
+        columns = run.client_table()[1].T if run.at_sites else ()
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
         sizes = np.zeros(len(columns)) if run.client_sizes is None else run.client_sizes
         without = grouped(
@@ -252,12 +251,16 @@ def alone(seeds: Mapping[int, Numbers]) -> bool:
     return all(summary["down"] == 0 for summary in seeds.values())
 
 
-def alike(rewards: Mapping[str, Iterable[Numbers]]) -> str:
-    """A sentence if rewards do not differ at all; by label, what summaries say of collaboration. So the next two."""
-    equal = [
+def equal_rewards(rewards: Mapping[str, Iterable[Numbers]]) -> list[str]:
+    """The methods whose rewards do not differ at all; by label, what summaries say of collaboration. So the next three."""
+    return [
         label for label, rows in rewards.items() if any(s["max"] is not None and s["max"] == s["min"] for s in rows)
     ]
-    if not equal:
+
+
+def alike(rewards: Mapping[str, Iterable[Numbers]]) -> str:
+    """A sentence if rewards do not differ at all."""
+    if not (equal := equal_rewards(rewards)):
         return ""
     return f"Fairness of {listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
 
@@ -294,13 +297,15 @@ def of_collaboration(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
     """Warnings about the fairness of contribution and reward."""
     if without := [label for label in runs if label not in rewards]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
-    few = sorted({summary["clients"] for seeds in rewards.values() for summary in seeds.values()} & set(range(FEW)))
+    few = sorted(
+        {summary["clients"] for seeds in rewards.values() for summary in seeds.values()} & set(range(FEW_CLIENTS))
+    )
     if few:
-        yield f"A correlation over {few[0]} client{'s' * (few[0] > 1)} is unreliable (over two it is 100 or −100): measure fairness over {FEW} clients or more."
+        yield f"A correlation over {plural(few[0], 'client')} is unreliable (over two it is 100 or −100): measure fairness over {FEW_CLIENTS} clients or more."
     each = {label: [*seeds.values()] for label, seeds in rewards.items()}
-    if equal := alike(each):
-        hint = f" Add finetune, as in {next(label for label in rewards if label in equal)}+finetune, to compare the clients after local training."
-        yield equal + ("" if any("finetune" in label for label in rewards) else hint)
+    if equal := equal_rewards(each):
+        hint = f" Add finetune, as in {equal[0]}+finetune, to compare the clients after local training."
+        yield alike(each) + hint * (not any("finetune" in label for label in rewards))
     yield from filter(None, (faint(each), measured_alone(each)))
     every = [run.contribution for _, run in _each(runs) if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):

@@ -59,8 +59,8 @@ def commands(histories: Sequence[History]) -> list[str]:
     configs = [_asked(run) for run in histories]
     if not all({"method", "scenario", "rounds"} <= config.keys() for config in configs):
         return []
-    if any(map(at_real_sites, histories)):
-        real = all(map(at_real_sites, histories))
+    if any(run.at_sites for run in histories):
+        real = all(run.at_sites for run in histories)
         return [_at_sites(config, f"again-{k}") for k, config in enumerate(configs, start=1)] if real else []
     methods = list(dict.fromkeys(config["method"] for config in configs))
     seeds = sorted({config.get("seed", 0) for config in configs})
@@ -89,17 +89,12 @@ def _asked(run: History) -> Content:
 
 def conditions(histories: Sequence[History]) -> str:
     """Under what conditions the commands give the same numbers."""
-    if any(map(at_real_sites, histories)):
+    if any(run.at_sites for run in histories):
         return (
             "In the folder of the app's project, where federation is the name of the SuperLink in Flower's configuration, and the sites have the "
             "same data; the results go to another folder on the server. Which sites are away, and when, also decides the result."
         )
     return "With the versions above. On the same kind of machine the numbers are the same, bit for bit."
-
-
-def at_real_sites(run: History) -> bool:
-    """Whether a run was made at sites that keep their data."""
-    return run.at_sites
 
 
 def _at_sites(config: Content, directory: str) -> str:
@@ -165,7 +160,7 @@ def _away(run: History) -> list[str]:
     n = len(run.client_names)
     short = [len(record.get("ids", ())) for record in run.records if len(record.get("ids", ())) < n]
     fewest = f"In {len(short)} of {len(run)} rounds fewer than all {n} sites took part, {min(short, default=0)} at the fewest."
-    return [fewest] if short and at_real_sites(run) and run.meta.get("header") else []
+    return [fewest] if short and run.at_sites and run.meta.get("header") else []
 
 
 def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:

@@ -12,12 +12,10 @@ import numpy as np
 
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
-from equipoise.report import drawing
-from equipoise.report.document import Gaps, Parity, Rate, RatesOfGroup, Row, Treated, ends_of, mean_of, rate_of, test_of
-from equipoise.report.formatting import PERCENT, UNDEFINED, interval, number
-from equipoise.report.grid import Cell, Grid
+from equipoise.report import document as content, drawing
+from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, test_of, without_bounds
+from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
-from equipoise.report.statistics import gaps_of, without_bounds
 from equipoise.system.grouping import grouped
 from equipoise.system.text import Said, plural
 
@@ -35,21 +33,21 @@ OF_MANY: Final = {"accuracy": "accuracy", "worst_recall": "recall of the worst c
 OF_NUMBERS: Final = {"rmse": "RMSE", "mae": "MAE", "error": "mean error", "prediction": "mean prediction"}
 
 
-def titles(fairness: Parity, measure: Measure = ACCURACY) -> dict[str, str]:
+def titles(fairness: content.Parity, measure: Measure = ACCURACY) -> dict[str, str]:
     """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one; of numbers their errors."""
     if measure != ACCURACY:
         return OF_NUMBERS
     return OF_MANY if fairness["positive"] is None else TITLES
 
 
-def count(n: int | None, rate: Rate | None, least: int) -> Cell:
+def count(n: int | None, rate: content.Rate | None, least: int) -> Cell:
     """How many people a rate is about; a dash if there are enough, and their number would tell that of a smaller group."""
     if n is not None:
         return Cell(f"{n:,}")
     return Cell(f"< {least}" if rate is None or rate["mean"] is None else UNDEFINED)
 
 
-def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[str, str] | None = None) -> Grid:
+def grid(fairness: content.Parity, measure: Measure = ACCURACY, shown: Mapping[str, str] | None = None) -> Grid:
     """The table of the rates, by default of those of `titles`: a row per group, and method if there are several."""
     shown = titles(fairness, measure) if shown is None else shown
     digits, few = measure.digits if measure.of_target else 1, f"< {fairness['least']}"
@@ -67,7 +65,7 @@ def grid(fairness: Parity, measure: Measure = ACCURACY, shown: Mapping[str, str]
     return Grid(tuple(next(iter(rows.values()))), tuple((name, tuple(row.values())) for name, row in rows.items()))
 
 
-def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
+def explained(fairness: content.Parity, measure: Measure = ACCURACY) -> list[str]:
     """What the columns of that table are, a sentence each."""
     several, shown = len(fairness["seeds"]) > 1, titles(fairness, measure)
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
@@ -90,7 +88,7 @@ def explained(fairness: Parity, measure: Measure = ACCURACY) -> list[str]:
     return [*text, *_few(fairness, shown)]
 
 
-def _few(fairness: Parity, titles: Mapping[str, str]) -> Iterator[str]:
+def _few(fairness: content.Parity, titles: Mapping[str, str]) -> Iterator[str]:
     """The numbers that are about too few people, and those that are about enough with some of the seeds only."""
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
     if fairness["least"] > 1 and any(rate_of(rates, key)["mean"] is None for rates in every for key in titles):
@@ -117,14 +115,14 @@ def narrow(titles: Sequence[str]) -> dict[str, str]:
     return {title: "\n".join(title.replace(" (%)", "\u00a0(%)").split(" ")) for title in titles}
 
 
-def _cell(rate: Rate, few: str, digits: int) -> Cell:
+def _cell(rate: content.Rate, few: str, digits: int) -> Cell:
     """A rate with its 95 % interval."""
     if rate["mean"] is None:
         return Cell(f"n {few}")
     return Cell(number(rate["mean"], digits), ends=interval((rate["low"], rate["high"]), digits))
 
 
-def missed(fairness: Parity) -> str:
+def missed(fairness: content.Parity) -> str:
     """Who is missed how often: the first sentence of a report on groups of people; empty where no rate is known."""
     positive = fairness["positive"]
     many = positive is None
@@ -154,7 +152,7 @@ def missed(fairness: Parity) -> str:
     return Said(f"{text}.", "missed")
 
 
-def _in_group(rates: RatesOfGroup | None, key: str) -> str:
+def _in_group(rates: content.RatesOfGroup | None, key: str) -> str:
     """How many of 100 are missed in a group, of many classes with the class; a dash where it has no such rate."""
     if rates is None or (mean := rate_of(rates, key)["mean"]) is None:
         return UNDEFINED
@@ -165,7 +163,7 @@ def _missed(percent: float | None) -> str:
     return "" if percent is None else f"{100 - percent:.0f}"
 
 
-def figure(fairness: Parity, every: Sequence[str] = ()) -> Figure:
+def figure(fairness: content.Parity, every: Sequence[str] = ()) -> Figure:
     """The rates of every group with their 95 % intervals, a panel per rate; groups with too few people have none.
 
     Parameters
@@ -214,7 +212,7 @@ def behind(key: str) -> Sequence[str]:
     return BEHIND.get(key, (key.removesuffix("_gap"),))
 
 
-def few_people(parity: Parity, measure: Measure) -> dict[str, str]:
+def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     """The gaps that fewer than `ESTIMABLE` people are behind in some group, by key: the smallest group, in words."""
     about = f"of class {parity['positive']}"
     words = {"tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
@@ -223,7 +221,7 @@ def few_people(parity: Parity, measure: Measure) -> dict[str, str]:
     for column in gaps_of(parity, measure):
         sizes: list[tuple[int, str, str, bool]] = []
         for group, rates in parity["methods"][0]["groups"].items():
-            row = cast(Row, rates)
+            row = cast(content.Row, rates)
             n, positive, share = rates["n"], rates.get("of_class"), mean_of(row, "selection_rate")
             size = {"tpr": positive, "fpr": None, "ppv": None}
             if n is not None and not several:  # who may have rows of both classes
@@ -248,7 +246,7 @@ def _people(about: int | None, n: int | None, least: int) -> int:
     return max(ESTIMABLE, least) if most is None else most
 
 
-def two_gaps(treated: Treated, measure: Measure) -> dict[str, str]:
+def two_gaps(treated: content.Treated, measure: Measure) -> dict[str, str]:
     """The two gaps that sentences have, always both: titles by key."""
     if measure != ACCURACY:
         keys = ("error_gap", "mae_gap")
@@ -259,7 +257,7 @@ def two_gaps(treated: Treated, measure: Measure) -> dict[str, str]:
     return {key: titles[key].removesuffix(" gap") for key in keys}
 
 
-def changes(treated: Treated, measure: Measure) -> Iterator[str]:
+def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     """The gaps of the first method with the noise of one test set, and which methods change them, by the paired tests over seeds."""
     methods = [method for method in without_bounds(treated.parity["methods"]) if not method["failed"]]
     if not methods or methods[0] is not treated.parity["methods"][0]:  # nothing to compare with
@@ -277,18 +275,14 @@ def changes(treated: Treated, measure: Measure) -> Iterator[str]:
         value = NOT_ESTIMABLE if gap is None else f"{number(gap, digits)} {measure.points}".rstrip()
         why = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
         parts.append(f"{value} in {title}{why}")
-    noise = [
-        f"[{number(ends[0], digits)}, {number(ends[1], digits)}]"
-        for key, gap in gaps.items()
-        if (ends := ends_of(first, key)) and gap is not None
-    ]
+    noise = [interval(ends, digits) for key, gap in gaps.items() if (ends := ends_of(first, key)) and gap is not None]
     chance = f"; the people of one test set alone leave {' and '.join(noise)} (95{PERCENT} interval)" * bool(noise)
     yield f"By {treated.attribute}, {first['method']}'s gaps are {listed(parts)}{chance}."
     if not others:
         return
     several = len(treated.parity["seeds"]) > 1
 
-    def named(method: Gaps) -> str:
+    def named(method: content.Gaps) -> str:
         means = [mean_of(method, key) for key in both]
         values = " and ".join(NOT_ESTIMABLE if mean is None else number(mean, digits) for mean in means)
         return f"{method['method']} ({values})" if several else f"{values} with {method['method']}"
@@ -301,7 +295,7 @@ def changes(treated: Treated, measure: Measure) -> Iterator[str]:
         yield f"They are {_some([*map(named, others)])}, and one seed tests no difference."
 
 
-def _change(method: Row, both: Mapping[str, str]) -> str:
+def _change(method: content.Row, both: Mapping[str, str]) -> str:
     """What a method does to two gaps, as far as the tests against the first method show it."""
     shown: dict[str, bool] = {}
     for key, title in both.items():

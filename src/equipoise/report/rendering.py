@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from equipoise.report.document import Document, test_of, treated
-from equipoise.report.formatting import PERCENT, lines
-from equipoise.report.grid import Cell, Grid
+from equipoise.report import layout
+from equipoise.report.document import Document, columns_of, tests_of, treated
+from equipoise.report.formatting import PERCENT, Cell, Grid, lines
 from equipoise.report.layout import Sheet, sheets
 from equipoise.report.sentences import verdict
-from equipoise.report.statistics import columns_of
+from equipoise.report.statistics import Comparison
+from equipoise.system.files import write_atomically
 from equipoise.system.text import markdown as escaped, plural, visible
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+
+    from equipoise.records.history import History
 
 NAME: Final = 26  # characters of a method's name in a line of the terminal
 
@@ -42,15 +47,7 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True) ->
     if not details:
         left += [f"the tests against {first['method']}"] if several else []
         where = "over the seeds" if several else "over the test samples of this one seed"
-        family = max(
-            (
-                test["family"]
-                for method in rest
-                for column in columns_of(comparison)
-                if (test := test_of(method, column.key))
-            ),
-            default=1,
-        )
+        family = max((test["family"] for test in tests_of(rest, columns_of(comparison))), default=1)
         alone = ", each by itself; bold and the verdict are corrected for the number of differences" * (family > 1)
         legend = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}{alone}."
         main = replace(_with_intervals(main), test=(legend,) if main.differences else (), differences=())
@@ -78,8 +75,7 @@ def _with_intervals(sheet: Sheet) -> Sheet:
     for name, cells in sheet.grid.rows:
         rows.append((name, cells))
         if any(cell.interval for cell in cells):
-            texts = ("[{},\n{}]".format(*cell.interval) if cell.interval else "" for cell in cells)
-            rows.append((" difference", tuple(map(Cell, texts))))
+            rows.append((" difference", tuple(Cell(cell.interval.replace(" ", "\n")) for cell in cells)))
     return replace(sheet, grid=Grid(sheet.grid.titles, tuple(rows)))
 
 
@@ -196,6 +192,35 @@ def latex_sheet(sheet: Sheet) -> str:
     if sheet.prose:  # which would leave the page
         form = rf"p{{{0.9 / len(head):.2f}\textwidth}}" * len(head)
     return "\n".join([_tabular(text, form, head, body, prose=sheet.prose), *comments, ""])
+
+
+def save_latex(histories: Sequence[History] | Comparison, directory: str | os.PathLike[str]) -> list[Path]:
+    """Write every table of the report as a LaTeX file, to be taken into a paper by input; return the paths.
+
+    The tables of the measures, what clients get for what they give, every index of spread, the paired tests, the traffic.
+    They need the package booktabs; the wider ones fit a page turned on its side.
+
+    Parameters
+    ----------
+    histories : runs of one scenario, or a comparison of them; the first method is the one the others are compared with.
+    directory : where to write; made if missing.
+
+    Raises
+    ------
+    ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
+    """
+    directory = Path(directory)
+    compared = Comparison.of(histories)
+    shown = [
+        *layout.sheets(compared.document),
+        *layout.over_groups(compared),
+        *layout.over_clients(compared),
+        layout.every_client(compared),
+        *layout.people_of_clients(compared),
+        layout.communication(compared),
+        *layout.paired_tests(compared.document),
+    ]
+    return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]
 
 
 def _tabular(caption: str, form: str, head: Iterable[str], rows: Iterable[Iterable[str]], *, prose: bool) -> str:

@@ -11,8 +11,7 @@ from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.records.meta import Content
-from equipoise.report.formatting import UNDEFINED, number
-from equipoise.report.grid import Cell, Grid
+from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
 from equipoise.report.rendering import latex_sheet, markdown_grid, rich_sheets
 from equipoise.report.statistics import Numbers, summary_of
@@ -41,7 +40,7 @@ BEST = "in the best of all rounds, chosen by the test data, so that nobody could
 
 
 @dataclass(frozen=True)
-class Statistic:
+class RunNumber:
     """A number of one run that a column of a reproduced table shows.
 
     Parameters
@@ -62,19 +61,19 @@ def of_groups(history: "History", last: int, measure: str) -> Numbers:
     return summary_of(history, last, measure) if measure in history.measures else {}
 
 
-def _of_groups(key: str, measured: str = AVERAGED) -> Statistic:
-    return Statistic(lambda history, last, measure: of_groups(history, last, measure).get(key), measured)
+def _of_groups(key: str, measured: str = AVERAGED) -> RunNumber:
+    return RunNumber(lambda history, last, measure: of_groups(history, last, measure).get(key), measured)
 
 
-def _of_clients(key: str, measured: str = LAST, over: int | None = None) -> Statistic:
+def _of_clients(key: str, measured: str = LAST, over: int | None = None) -> RunNumber:
     def compute(history: "History", last: int, _: str) -> float | None:
         number: float | None = (history.summary(over or last)["collaboration"] or {}).get(key)
         return number
 
-    return Statistic(compute, measured)
+    return RunNumber(compute, measured)
 
 
-def _correlation(key: str, when: str = "in the last round that was evaluated", over: int | None = None) -> Statistic:
+def _correlation(key: str, when: str = "in the last round that was evaluated", over: int | None = None) -> RunNumber:
     return replace(_of_clients(key, f"100 times the correlation, {when}", over), correlates=True)
 
 
@@ -90,7 +89,7 @@ def _traffic(history: "History", last: int, measure: str) -> float | None:
     return traffic(history.records).total / 2**20 if any("bytes" in r for r in history.records) else None
 
 
-STATISTICS: "Mapping[str, Statistic]" = {  # what columns of an experiment's file can name
+STATISTICS: "Mapping[str, RunNumber]" = {  # what columns of an experiment's file can name
     **{column.key: _of_groups(column.key) for column in GROUPS},
     "last": _of_groups("last", LAST),
     "best": _of_groups("best", "of the best of all rounds by the test data, in percent"),
@@ -101,8 +100,8 @@ STATISTICS: "Mapping[str, Statistic]" = {  # what columns of an experiment's fil
     "fairness_best": _correlation("fairness_oracle", BEST),
     "max_last20": _of_clients("max_mean", f"{LAST_20}, in percent", 20),
     "max_best": _of_clients("max_oracle", f"{BEST}, in percent"),
-    "mean_client": Statistic(_mean_client, LAST),
-    "traffic": Statistic(_traffic, "in MiB, of one client in one round"),
+    "mean_client": RunNumber(_mean_client, LAST),
+    "traffic": RunNumber(_traffic, "in MiB, of one client in one round"),
 }
 
 

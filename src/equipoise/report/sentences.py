@@ -10,13 +10,14 @@ from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.records.history import DIVERGED, History
 from equipoise.report import document as content, notes
+from equipoise.report.document import columns_of, gaps_of, measure_of, tables, without_bounds
 from equipoise.report.formatting import PERCENT, difference, interval, number, p_value, same_in_every_seed, with_unit
-from equipoise.report.provenance import at_real_sites, data_digest, mixed
+from equipoise.report.provenance import data_digest, mixed
 from equipoise.report.rates import FEW, changes, few_people, missed
-from equipoise.report.statistics import Comparison, Run, columns_of, gaps_of, measure_of, ranges, tables, without_bounds
+from equipoise.report.statistics import Comparison, Run, ranges
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import Said, key_of, plural
+from equipoise.system.text import Said, few, key_of, plural, span
 
 
 def caption(comparison: content.OfMeasure) -> str:
@@ -131,12 +132,8 @@ def number_of_clients(ranges: Mapping[str, Sequence[int]], worst: str = "") -> s
     every, (low, high) = plural(ranges["every"][1], "client"), ranges["clients"]
     if low == ranges["every"][1]:
         return f"{worst}{' of ' * bool(worst)}{every}"
-    counted = _range(low, high)
+    counted = span(low, high)
     return f"{worst} of the {counted} clients that are counted, of {every} in all" if worst else f"{counted} of {every}"
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def left_out(comparison: Comparison) -> str:
@@ -145,33 +142,29 @@ def left_out(comparison: Comparison) -> str:
     if not runs:
         return ""
     counts, least = ranges(runs), max(run.history.least_group for run in runs)
-    why = [f"{_range(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
-    why += [f"{_range(*counts['untested'])} without a test in some or all of these rounds"] * (
-        counts["untested"][1] > 0
-    )
+    why = [f"{span(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
+    why += [f"{span(*counts['untested'])} without a test in some or all of these rounds"] * (counts["untested"][1] > 0)
     return f" Over {number_of_clients(counts)}: without {notes.listed(why)}." if why else ""
 
 
 def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
     """What the columns about the spread over clients are, a sentence each."""
     measure = measure_of(comparison)
-    few = f"{measure.lowest} value"
+    lowest = f"{measure.lowest} value"
     if spread["tenth"] > 1:
-        few = f"{_range(*spread['ranges']['tenth'])} {few}s"
+        lowest = f"{span(*spread['ranges']['tenth'])} {lowest}s"
     text = [
         f"mean: over the clients, each counting the same; STD₀: their standard deviation (ddof 0); worst and best 10{PERCENT}: mean of the "
-        f"{few}, and of as many of the {measure.highest}, as in q-FFL (0.1 K rounded down, at least 1); "
+        f"{lowest}, and of as many of the {measure.highest}, as in q-FFL (0.1 K rounded down, at least 1); "
         f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}."
     ]
     if spread["samples"]:
         least = spread["least"]
-        low, middle, high = (f"fewer than {least}" if 0 < n < least else f"{n:,}" for n in spread["samples"])
-        n = (
-            f"{low} test samples of its own"
-            if low == high
-            else f"{low} to {high} test samples of its own (median {middle})"
+        low, middle, high = (few(n, least) for n in spread["samples"])
+        median = f" (median {middle})" * (low != high)
+        text.append(
+            f"A client has {span(low, high)} test samples of its own{median}: of few, chance alone makes clients differ."
         )
-        text.append(f"A client has {n}: of few, chance alone makes clients differ.")
     if spread["small"]:
         text.append(
             f"{_left_out(spread['ranges']['small'])} left out for having fewer than {spread['least']} test samples: the numbers say "
@@ -305,14 +298,13 @@ def _inside(parity: content.Parity, measure: Measure) -> Iterator[str]:
     for method in methods[:1]:
         parts = []
         for key, inside in method["largest"].items():
-            low, high = inside["few"]
-            few = f"{low}" if low == high else f"{low} to {high}"
             size = (
                 f"{number(inside['gap']['mean'], digits)} in {' or '.join([*inside['worst']][:3])}"
                 if inside["worst"]
                 else "not estimable"
             )
-            left = f", {few} of {inside['sites']} sites {'has' if high == 1 else 'have'} too few people" * bool(high)
+            has = "has" if inside["few"][1] == 1 else "have"
+            left = f", {span(*inside['few'])} of {inside['sites']} sites {has} too few people" * bool(inside["few"][1])
             parts.append(f"{titles[key]} {size}{left}")
         text = f"Largest gap inside a site between groups of {ESTIMABLE} people or more, {method['method']}: {'; '.join(parts)}."
         yield Said(text, "inside")
@@ -334,7 +326,7 @@ def _seen(name: str, seeds: int, several: bool) -> str:
 
 def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
     """Which gaps rest on so few people that their numbers show nothing, or have none, each with the smallest group."""
-    few, first = few_people(parity, measure), parity["methods"][0]
+    smallest, first = few_people(parity, measure), parity["methods"][0]
 
     def advice(key: str) -> str:
         if content.mean_of(first, key) is None:
@@ -342,8 +334,8 @@ def _not_estimable(parity: content.Parity, measure: Measure) -> Iterator[str]:
         ends = content.ends_of(first, key) is not None or len(parity["seeds"]) > 1
         return "read the intervals, not the numbers" if ends else "chance alone can make the numbers"
 
-    columns = [column for column in gaps_of(parity, measure) if column.key in few]
-    texts = grouped((advice(column.key), f"{column.title} ({few[column.key]})") for column in columns)
+    columns = [column for column in gaps_of(parity, measure) if column.key in smallest]
+    texts = grouped((advice(column.key), f"{column.title} ({smallest[column.key]})") for column in columns)
     for advised, listed in texts.items():
         yield f"With fewer than {ESTIMABLE} people in a group, {advised}: {', '.join(listed)}."
 
@@ -415,7 +407,7 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
         yield 3, _of_one(learned[0], only, measure)
     elif learned:
-        titles = SHOWN if len(learned[0]["groups"]) > 1 else {"avg": SHOWN["avg"]}
+        titles = CLAIMED if len(learned[0]["groups"]) > 1 else {"avg": CLAIMED["avg"]}
         shown = _shown(learned, titles, measure)
         yield from ((4, text) for text in (*_claims(comparison, learned), *shown))
         yield from ((7, text) for text in _by_other_measures(comparison))
@@ -423,7 +415,7 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
     if one_group and (over := comparison["spread"]) and (spread := _over_clients(over, measure)):
         yield 2, spread
         able = [method for method in over["methods"] if not method["failed"]]
-        yield from ((4, text) for text in _shown(able, SHOWN_OF_CLIENTS, measure))
+        yield from ((4, text) for text in _shown(able, CLAIMED_OF_CLIENTS, measure))
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
         yield 3, "Two seeds say little about chance: run at least three before you rely on a difference."
@@ -453,7 +445,7 @@ def _over_clients(spread: content.Spread, measure: Measure) -> str:
     if not defined:
         return ""
     values = notes.listed([f"{label} {with_unit(value, measure)}" for label, value in defined.items()])
-    worst = "the worst client" if spread["tenth"] == 1 else f"the worst {_range(*spread['ranges']['tenth'])}"
+    worst = "the worst client" if spread["tenth"] == 1 else f"the worst {span(*spread['ranges']['tenth'])}"
     return f"Over {number_of_clients(spread['ranges'], worst)}, the mean {measure.noun} is {values}."
 
 
@@ -599,8 +591,8 @@ def _claims(comparison: content.Document, learned: Sequence[content.Measured]) -
         yield f"{'No method' if len(learned) > 2 else 'Neither method'} is shown to be {last}."
 
 
-SHOWN: Final = {"worst": "worst group", "avg": "average", "std": "STD over groups"}
-SHOWN_OF_CLIENTS: Final = {"worst10": f"worst 10{PERCENT} of clients", "std": "STD over clients"}
+CLAIMED: Final = {"worst": "worst group", "avg": "average", "std": "STD over groups"}
+CLAIMED_OF_CLIENTS: Final = {"worst10": f"worst 10{PERCENT} of clients", "std": "STD over clients"}
 
 
 def _difference(method: content.Row, key: str, judged: Sequence[content.Row]) -> content.Difference | None:
@@ -649,12 +641,8 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
     family = max((test["family"] for test in tests), default=1)
     which = "the difference and its" if several else "the"
     if len(comparison["seeds"]) == 1:
-        how = (
-            f" Two methods are distinguishable if the interval corrected for {family} differences, which is wider, excludes zero."
-            if family > 1
-            else ""
-        )
-        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{how}"
+        how = " Two methods are distinguishable if the interval corrected for {} differences, which is wider, excludes zero."
+        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{how.format(family) * (family > 1)}"
     else:
         corrected = (
             f" by Holm, corrected for the {family} differences of a column, which the interval is not (each method to the first and to the "
@@ -819,7 +807,7 @@ def seeds_change(histories: Sequence[History]) -> list[str]:
 def drawn(histories: Sequence[History]) -> str:
     """What a seed draws of the data; empty if it is nothing, or not known."""
     configs = [history.meta.get("config") or {} for history in histories]
-    if not all(configs) or any(map(at_real_sites, histories)):
+    if not all(configs) or any(run.at_sites for run in histories):
         return ""  # given from Python, or what sites have: the same for every seed
     data = [history.meta.get("data") or {} for history in histories]
     seeds, contents = {history.seed for history in histories}, {entry.get("sha256") for entry in data}
@@ -847,7 +835,7 @@ def _first(histories: Sequence[History]) -> str:
     for history in histories:
         config = history.meta.get("config") or {}
         weights = (config.get("network_options") or {}).get("weights")
-        if at_real_sites(history) or not (config or history.meta.get("first")) or weights:
+        if history.at_sites or not (config or history.meta.get("first")) or weights:
             return ""
     seeds = {history.seed for history in histories}
     same = len(seeds) > 1 and len({history.meta.get("first") or history.seed for history in histories}) == 1
@@ -858,7 +846,7 @@ def _first(histories: Sequence[History]) -> str:
 def embedded(history: History) -> bool:
     """Whether a run was made on data that come with Equipoise."""
     config = history.meta.get("config") or {}
-    return bool(config) and not config.get("data") and not at_real_sites(history)
+    return bool(config) and not config.get("data") and not history.at_sites
 
 
 def tested_on(histories: Sequence[History]) -> str:
@@ -867,7 +855,7 @@ def tested_on(histories: Sequence[History]) -> str:
 
 
 def _tested_on(history: History) -> str:
-    if at_real_sites(history):
+    if history.at_sites:
         return "the test samples of its own site"
     groups = history.client_groups
     if history.meta.get("client_tests") or (groups and all(groups) and len(set(groups)) == len(groups)):

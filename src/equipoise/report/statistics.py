@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.treatment import gap_between
 from equipoise.report import columns, document as content, notes
-from equipoise.report.columns import Column
-from equipoise.report.provenance import at_real_sites
 from equipoise.system.grouping import by_name
 from equipoise.system.suggestions import unknown
 from equipoise.system.terminal import Terminal
@@ -45,7 +43,6 @@ Table = NDArray[np.float64]
 FEW_CLIENTS: Final = 20
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
 Numbers = Mapping[str, Any]  # of one run, see `History.summary`
-AnyMethod = TypeVar("AnyMethod", content.Measured, content.Gaps)
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ class Comparison(Mapping[str, Any]):
     @property
     def measure(self) -> Measure:
         """The main measure, with as many digits as its numbers need."""
-        return measure_of(self.document)
+        return content.measure_of(self.document)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -188,7 +185,7 @@ class Comparison(Mapping[str, Any]):
             method["method"]: {
                 (title, key): values[key]
                 for title, values in [
-                    *((c.title, content.number_of(method, c.key)) for c in columns_of(self.document)),
+                    *((c.title, content.number_of(method, c.key)) for c in content.columns_of(self.document)),
                     *method["groups"].items(),
                 ]
                 for key in ("mean", "std", "ci95")
@@ -205,7 +202,7 @@ class Comparison(Mapping[str, Any]):
         keys = ["difference", "low", "high", "p", "holm"]
         rows = [
             {"method": method["method"], "statistic": c.title, **{key: method["versus"][c.key][key] for key in keys}}
-            for c in columns_of(self.document)
+            for c in content.columns_of(self.document)
             for method in self["methods"]
             if method["versus"]
         ]
@@ -229,6 +226,11 @@ class Comparison(Mapping[str, Any]):
         from equipoise.report.sentences import evidence
 
         return evidence(self.document)
+
+    def runs_with(self, has: Callable[[Run], bool]) -> dict[str, list[Run]]:
+        """The runs that have something, by method; without methods of which none has it."""
+        every = {label: [run for run in seeds.values() if has(run)] for label, seeds in self.runs.items()}
+        return {label: runs for label, runs in every.items() if runs}
 
     def figure(self, name: str) -> Figure:
         """A figure of the report by name, such as `"tradeoff"`, which a notebook shows.
@@ -330,51 +332,6 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
         seeds[history.seed] = history
     methods_first = sorted(runs, key=lambda label: any(not run.sharing.federated for run in runs[label].values()))
     return {label: dict(sorted(runs[label].items())) for label in methods_first}
-
-
-def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
-    """Rows of methods, without bounds where there are others."""
-    return [method for method in methods if not method["bound"]] or list(methods)
-
-
-def gaps_of(fairness: content.Parity, measure: Measure = ACCURACY, *, calibration: bool = False) -> Sequence[Column]:
-    """The gaps between groups that tables show, from left to right; ``measure`` is the main one, and those of ``calibration`` are extra."""
-    if measure != ACCURACY:
-        return [column.of(measure) for column in columns.ERRORS]
-    return columns.parity(fairness["positive"] is None, calibration)
-
-
-def interval_of(method: content.Row, group: str) -> Sequence[float] | None:
-    """The 95 % interval of a method on a group over the test samples of its one seed; None where it is not known."""
-    return dict(zip(cast(Iterable[str], method["groups"]), content.ends_of(method, "groups") or (), strict=False)).get(
-        group
-    )
-
-
-def tables(comparison: content.Document) -> list[content.OfMeasure]:
-    """The comparisons by measure, one table each: the accuracy, then every other measure that was recorded."""
-    return [comparison, *(other for name, other in comparison["measures"].items() if name != comparison["measure"])]
-
-
-def measure_of(comparison: content.OfMeasure) -> Measure:
-    """What a comparison shows, with as many digits as its numbers need."""
-    return named(measures_of(comparison), comparison["measure"]).sized(*_means(comparison["methods"]))
-
-
-def _means(methods: Iterable[content.Measured]) -> list[float]:
-    """The numbers of some methods on groups."""
-    return [cell["mean"] for method in methods for cell in method["groups"].values() if cell["mean"] is not None]
-
-
-def columns_of(comparison: content.OfMeasure) -> list[Column]:
-    """The statistics over groups that the table of a measure shows, from left to right."""
-    methods, measure = comparison["methods"], measure_of(comparison)
-    return [
-        column
-        for column in columns.over_groups(measure)
-        if column.shown(measure, len(methods[0]["groups"]))
-        and not (column.optional and all(content.mean_of(method, column.key) is None for method in methods))
-    ]
 
 
 def summary_of(history: History, last: int, measure: str) -> Numbers:
@@ -483,7 +440,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         "title": measure.title,
         "rounds": max(map(len, histories)),
         "averaged": averaged,
-        "exports": not any(map(at_real_sites, histories)),
+        "exports": not any(run.at_sites for run in histories),
         "exported": exported,
         "shown": exported if last_evaluated else "the last evaluated round",
         "seeds": sorted({history.seed for history in histories}),
@@ -515,7 +472,7 @@ def _notes(
         shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
         yield from notes.of_tuning([run for seeds in histories.values() for run in seeds.values()])
         yield from notes.of_runs(histories)
-        yield from notes.of_bounds(histories, methods, measure.sized(*_means(methods)))
+        yield from notes.of_bounds(histories, methods, measure.sized(*content.means(methods)))
         yield from notes.of_sizes(shown, last)
     yield from notes.of_short(rounds, averaged)
     if measure.name in AREAS:
@@ -678,7 +635,7 @@ def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], 
         "leading": ahead,
         "best": None if tied else ahead,
         "tied": tied,
-        "versus": cast(dict[str, content.Ahead], shown),
+        "versus": cast(dict[str, content.Difference], shown),
     }
 
 
@@ -811,7 +768,7 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
     ]
     return {
         **_head(runs, by_method, leaders),
-        **cast(content.Counts, {key: most for key, (_, most) in numbers.items()}),
+        **cast(content.Spread, {key: most for key, (_, most) in numbers.items()}),
         "ranges": numbers,
         "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
@@ -1096,11 +1053,11 @@ def _other_rounds(runs: Runs, last: int) -> Content | None:
         return None
     return {
         "averaged": min(last, evaluated),
-        "methods": [_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()],
+        "methods": [_row_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()],
     }
 
 
-def _of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
+def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     measure = runs[0].history.main
     values = [performance.last_rounds(run.of_groups(last)[1], last) for run in runs]
     groups = [run.history.groups for run in runs]
@@ -1162,12 +1119,12 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
         undefined = {
             where: why for record in records if name in record for where, why in record[name]["undefined"].items()
         }
-        methods = [_of_own(label, seeds, name, better, last) for label, seeds in runs.items()]
+        methods = [_row_of_own_measure(label, seeds, name, better, last) for label, seeds in runs.items()]
         measures[name] = {"better": better, "undefined": undefined, "methods": methods}
     return measures
 
 
-def _of_own(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> Content:
+def _row_of_own_measure(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> Content:
     """A method's numbers of a measure of the user's own."""
     high = better == "higher"
     statistics = {"avg": performance.mean, "std": performance.std}

@@ -11,8 +11,7 @@ import numpy as np
 from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
-from equipoise.report.formatting import PERCENT, UNDEFINED, interval, number
-from equipoise.report.grid import Cell, Grid
+from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
 from equipoise.report.notes import UNPROTECTED
 from equipoise.system.text import Said
 
@@ -61,14 +60,11 @@ def missed_aims(chosen: Chosen) -> Iterator[str]:
 
 def rates(chosen: Chosen) -> Grid:
     """What the threshold does, a row for all test rows and for every group; those of validation rows are next to them."""
-    keys: tuple[str, ...] = ("sensitivity", "specificity", "selection_rate")
+    keys: Final = ("sensitivity", "specificity", "selection_rate")
     titles = ("n", f"of {chosen['positive']}", *(f"{key.replace('_', ' ')} (%)" for key in keys))
 
     def cells(group: RatesAt) -> tuple[Cell, ...]:
-        return (
-            *counts(group, chosen["least"]),
-            *map(_cell, (group["sensitivity"], group["specificity"], group["selection_rate"])),
-        )
+        return (*counts(group, chosen["least"]), *(_cell(group[key]) for key in keys))
 
     rows = []
     for name, group in groups(chosen):

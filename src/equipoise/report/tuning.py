@@ -13,8 +13,7 @@ from equipoise.metrics.failure import HUGE
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, ORACLE
 from equipoise.records.meta import Content
 from equipoise.report import drawing
-from equipoise.report.formatting import brief, number
-from equipoise.report.grid import Cell, Grid, Section
+from equipoise.report.formatting import Cell, Grid, Section, brief, number
 from equipoise.report.html import svg, template
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, none_of_use, settings_of
 from equipoise.system.files import write_atomically

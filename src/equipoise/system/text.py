@@ -69,6 +69,16 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}{'s' if n != 1 else ''}"
 
 
+def few(n: int, least: int) -> str:
+    """A number of people or samples; of fewer than ``least`` only that."""
+    return f"fewer than {least}" if 0 < n < least else f"{n:,}"
+
+
+def span(*ends: object) -> str:
+    """From the lowest to the highest: `3 to 5`; `3` where both are."""
+    return " to ".join(dict.fromkeys(map(str, ends)))
+
+
 def markdown(text: str) -> str:
     """Text in a Markdown page or table, with what would begin code, a link, HTML or another cell escaped."""
     return re.sub(r"[\\|`]|<(?=[A-Za-z/!?])|\](?=[(\[:])", r"\\\g<0>", visible(text))
