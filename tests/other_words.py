@@ -20,7 +20,8 @@ SKIPPED = (
 WORDS = re.compile(rf"({SKIPPED})|(?<![\w\\{{<.@:%])([A-Za-z]?[a-z]+)(?![\w({{<@])")
 PATTERNS = {"compile", "match", "fullmatch", "search", "sub", "findall", "split", "finditer"}
 NAMES = {"PANELS"}  # constants that are names with blanks between them
-FOREIGN = {"loc", "marks", "group"}  # arguments that are names with blanks between them, of other libraries or of settings
+# arguments that are names with blanks between them, of other libraries or of settings
+FOREIGN = {"loc", "marks", "group"}
 OTHER = re.compile("[\u0430-\u044f\u0410-\u042f»]")
 
 
