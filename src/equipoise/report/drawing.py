@@ -233,8 +233,7 @@ def axis_ends(measure: Measure) -> tuple[float | None, float | None]:
 
 def runs_with(compared: Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
     """Runs that have the data of a figure, by label; one with a run that failed is marked."""
-    every = compared.runs_with(has)
-    runs = {label + FAILED * any(run.failure for run in of_label): of_label for label, of_label in every.items()}
+    runs = {label + FAILED * any(run.failure for run in own): own for label, own in compared.runs_with(has).items()}
     if not runs:
         raise ValueError(f"this figure shows {what}, which no record of {', '.join(compared.runs)} holds.")
     return runs

@@ -229,8 +229,8 @@ class Comparison(Mapping[str, Any]):
 
     def runs_with(self, has: Callable[[Run], bool]) -> dict[str, list[Run]]:
         """The runs that have something, by method; without methods of which none has it."""
-        every = {label: [run for run in seeds.values() if has(run)] for label, seeds in self.runs.items()}
-        return {label: runs for label, runs in every.items() if runs}
+        chosen = {label: [run for run in seeds.values() if has(run)] for label, seeds in self.runs.items()}
+        return {label: runs for label, runs in chosen.items() if runs}
 
     def figure(self, name: str) -> Figure:
         """A figure of the report by name, such as `"tradeoff"`, which a notebook shows.
