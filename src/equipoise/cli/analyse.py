@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from typer import Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Json, Runs
+from equipoise.cli.options import Json, Runs, grouped, option_field
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import require_use
 from equipoise.system.text import csv_text, formulas
@@ -113,15 +114,24 @@ def _nats(paths: Sequence[Path]) -> str:
     return NATS if main_of(History.from_run(paths[0]).meta).loss else ""
 
 
+@dataclass(frozen=True)
+class Directions:
+    """Where the loss is measured, as :func:`equipoise.analysis.landscape.landscape` takes it."""
+
+    points: int = option_field(51, "Points of a line, odd.", min=3)
+    grid: int = option_field(21, "Points along each axis of the plane, odd; 0 for none.", min=0)
+    draws: int = option_field(3, "Random directions that are averaged.", min=1)
+    span: float = option_field(1.0, "How far to go, in filter norms.")
+    seed: int = option_field(0, "Decides the directions.", min=0)
+
+
 @app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
+@grouped
 def landscape(
     directories: Runs,
+    *,
     group: Annotated[str | None, Option(help="Test set [default: the worst of the first run].")] = None,
-    points: Annotated[int, Option(min=3, help="Points of a line, odd.")] = 51,
-    grid: Annotated[int, Option(min=0, help="Points along each axis of the plane, odd; 0 for none.")] = 21,
-    draws: Annotated[int, Option(min=1, help="Random directions that are averaged.")] = 3,
-    span: Annotated[float, Option(help="How far to go, in filter norms.")] = 1.0,
-    seed: Annotated[int, Option(min=0, help="Decides the directions.")] = 0,
+    along: Directions,
     output: Folder = None,
     json_: Json = False,
 ) -> None:
@@ -136,16 +146,14 @@ def landscape(
     paths = all_members(directories)
     with progress_bar(shown=not json_) as bar:
         task = bar.add_task("points", total=None)
-
-        asked: dict[str, Any] = {"points": points, "grid": grid, "draws": draws, "span": span, "seed": seed}
         landscapes = measure(
-            paths, group, on_point=lambda n, total: bar.update(task, completed=n, total=total), **asked
+            paths, group, on_point=lambda n, total: bar.update(task, completed=n, total=total), **vars(along)
         )
     frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
     if json_:
         print(json.dumps(frame.to_dict("records")))  # noqa: T201
         return
-    table = _table("run", "seed", "loss", f"at ±{span / 2:g}", f"at ±{span:g}")
+    table = _table("run", "seed", "loss", f"at ±{along.span / 2:g}", f"at ±{along.span:g}")
     for surface in landscapes:
         middle, quarter = len(surface.at) // 2, len(surface.at) // 4
         mean = surface.line.mean(axis=0)
@@ -154,11 +162,11 @@ def landscape(
     out.print(table)
     nats = _nats(paths)
     out.print(
-        f"Loss on {landscapes[0].group}{' in nats' * bool(nats)}, mean over {draws} directions; a smaller rise is a flatter minimum."
+        f"Loss on {landscapes[0].group}{' in nats' * bool(nats)}, mean over {along.draws} directions; a smaller rise is a flatter minimum."
     )
     output = output or Path("landscape")
     _wrote_table(output / "landscape.csv", frame)
-    planes = {"landscape-2d": draw.planes(landscapes, nats)} if grid else {}
+    planes = {"landscape-2d": draw.planes(landscapes, nats)} if along.grid else {}
     _drawn({"landscape-1d": draw.lines(landscapes, nats)} | planes, output)
 
 

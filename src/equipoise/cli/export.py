@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
-from equipoise.cli.options import Json, Moved, Run, reading_of
+from equipoise.cli.options import Json, Moved, Run, grouped, option_field, reading_of
 from equipoise.system.files import read_regular, real_path
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
@@ -23,8 +24,24 @@ if TYPE_CHECKING:
     from equipoise.federation.federation import Federation
 
 
+@dataclass(frozen=True)
+class OfBundle:
+    """What a bundle has beside its model."""
+
+    use: str = option_field("", "With --bundle: what the model is for, for its card.", metavar="TEXT")
+    license: str = option_field(
+        "", "With --bundle: of the data and the model, one line, such as `cc-by-4.0`.", metavar="NAME"
+    )
+    onnx: bool = option_field(False, "With --bundle: also write the network as a graph of ONNX.")
+    recalibrate: str | None = option_field(
+        None, "With --bundle: recalibrate probabilities on validation rows: platt, isotonic.", metavar="KIND"
+    )
+
+
+@grouped
 def export(
     directory: Run,
+    *,
     client: Annotated[
         str | None,
         Option(
@@ -39,28 +56,16 @@ def export(
         Path | None,
         Option(metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."),
     ] = None,
-    use: Annotated[str, Option(metavar="TEXT", help="With --bundle: what the model is for, for its card.")] = "",
-    license_: Annotated[
-        str,
-        Option(
-            "--license", metavar="NAME", help="With --bundle: of the data and the model, one line, such as `cc-by-4.0`."
-        ),
-    ] = "",
-    onnx: Annotated[bool, Option("--onnx", help="With --bundle: also write the network as a graph of ONNX.")] = False,
-    recalibrate: Annotated[
-        str | None,
-        Option(metavar="KIND", help="With --bundle: recalibrate probabilities on validation rows: platt, isotonic."),
-    ] = None,
+    card: OfBundle,
     data: Moved = None,
 ) -> None:
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
         others = {"--compact": compact, "--output": output, "--client all": client == "all"}
         require_use(others, together="--bundle, which writes one whole model into its folder")
-        _bundle(directory, bundle, client, data, use=use, license=license_, onnx=onnx, recalibrate=recalibrate)
+        _bundle(directory, bundle, client, data, **vars(card))
         return
-    of_bundle = {"--use": use, "--license": license_, "--onnx": onnx, "--recalibrate": recalibrate}
-    require_use(of_bundle, without="--bundle DIR")
+    require_use({f"--{name}": value for name, value in vars(card).items()}, without="--bundle DIR")
     require_use({"--compact": compact and client is None}, without="--client NAME or --client all")
     from safetensors.torch import save
 
@@ -183,32 +188,36 @@ def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:
     )
 
 
+@dataclass(frozen=True)
+class Criterion:
+    """How a threshold is chosen, as :func:`equipoise.federation.thresholds.choose_threshold` takes it; and an attribute."""
+
+    sensitivity: float | None = option_field(
+        None, "Recognise at least this share of the positive class, in (0, 1].", metavar="X"
+    )
+    specificity: float | None = option_field(
+        None, "Recognise at least this share of the others, in (0, 1].", metavar="X"
+    )
+    cost: str | None = option_field(
+        None, "The least cost, if a missed case costs so much and a false alarm so much.", metavar="FN:FP"
+    )
+    youden: bool = option_field(False, "The largest sum of sensitivity and specificity (Youden).")
+    by_group: bool = option_field(
+        False, "A threshold for each group of people. It uses the group of a person at prediction."
+    )
+    attribute: str | None = option_field(
+        None, "The attribute of `--by-group`, if the data have several.", metavar="NAME"
+    )
+    recalibrate: str | None = option_field(
+        None, "Also fit a function to better probabilities, on the same rows: platt, isotonic.", metavar="KIND"
+    )
+
+
+@grouped
 def threshold(
     directory: Run,
-    sensitivity: Annotated[
-        float | None, Option(metavar="X", help="Recognise at least this share of the positive class, in (0, 1].")
-    ] = None,
-    specificity: Annotated[
-        float | None, Option(metavar="X", help="Recognise at least this share of the others, in (0, 1].")
-    ] = None,
-    cost: Annotated[
-        str | None,
-        Option(metavar="FN:FP", help="The least cost, if a missed case costs so much and a false alarm so much."),
-    ] = None,
-    youden: Annotated[
-        bool, Option("--youden", help="The largest sum of sensitivity and specificity (Youden).")
-    ] = False,
-    by_group: Annotated[
-        bool,
-        Option("--by-group", help="A threshold for each group of people. It uses the group of a person at prediction."),
-    ] = False,
-    attribute: Annotated[
-        str | None, Option(metavar="NAME", help="The attribute of `--by-group`, if the data have several.")
-    ] = None,
-    recalibrate: Annotated[
-        str | None,
-        Option(metavar="KIND", help="Also fit a function to better probabilities, on the same rows: platt, isotonic."),
-    ] = None,
+    *,
+    criterion: Criterion,
     data: Moved = None,
     json_: Json = False,
 ) -> None:
@@ -218,15 +227,9 @@ def threshold(
     from equipoise.report import thresholds as shown
     from equipoise.runs import directory as runs
 
-    chosen = choose_threshold(
-        runs.trained(directory, data),
-        sensitivity=sensitivity,
-        specificity=specificity,
-        cost=cost,
-        youden=youden,
-        by_group=attribute or by_group,
-        recalibrate=recalibrate,
-    )
+    given = dict(vars(criterion))
+    by_group = given.pop("attribute") or given.pop("by_group")
+    chosen = choose_threshold(runs.trained(directory, data), **{**given, "by_group": by_group})
     document, path = chosen.document, directory / FILE
     replaced = path.exists()
     chosen.save(directory)

@@ -6,15 +6,16 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.markup import escape
+from typer import Option
 
 from equipoise.cli.console import out, plain_table, print_json, require_free
-from equipoise.cli.options import SETTINGS, Json, Task, help_of
+from equipoise.cli.options import SETTINGS, Json, Task, grouped, help_of, option_field
 from equipoise.core.settings import SCENARIO
 from equipoise.data.tables.options import Options
 from equipoise.system import own_code, trust
@@ -67,10 +68,24 @@ ABOUT: About = {
 }
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Options of the user's own data that have options of the command."""
+
+    label: str | None = option_field(None, meaning(OPTIONS["label"]), metavar="COLUMN")
+    client: str | None = option_field(None, meaning(OPTIONS["client"]), metavar="COLUMN")
+    group: list[str] | None = option_field(None, f"{meaning(OPTIONS['group'])}, or sex race.", metavar="COLUMN...")
+    more_groups: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[GROUP]...")] = None
+    subject: str | None = option_field(None, meaning(OPTIONS["subject"]), metavar="COLUMN")
+    task: Task = None
+    positive: str | None = option_field(None, help_of("positive"))
+
+
+@grouped
 def init(
     data: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--data",
             "-d",
             metavar="PATH",
@@ -79,39 +94,28 @@ def init(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."
-        ),
+        Option("--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help=meaning(OPTIONS["label"]))] = None,
-    client: Annotated[str | None, typer.Option("--client", metavar="COLUMN", help=meaning(OPTIONS["client"]))] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option("--group", metavar="COLUMN...", help=f"{meaning(OPTIONS['group'])}, or sex race."),
-    ] = None,
-    more_groups: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[GROUP]...")] = None,
-    subject: Annotated[
-        str | None, typer.Option("--subject", metavar="COLUMN", help=meaning(OPTIONS["subject"]))
-    ] = None,
-    task: Task = None,
-    positive: Annotated[str | None, typer.Option("--positive", help=help_of("positive"))] = None,
+    *,
+    named: Columns,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the first rows of a table as they are and as inputs; write nothing.")
+        bool, Option("--dry-run", help="Show the first rows of a table as they are and as inputs; write nothing.")
     ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
+    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
     json_: Json = False,
 ) -> None:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     require_free(output, force or dry_run)
-    if more_groups and not group:
-        raise ValueError(f"Got an unexpected argument: {more_groups[0]}. Give your data with --data {more_groups[0]}.")
-    groups = [*(group or ()), *(more_groups or ())]
-    columns = {"label": label, "client": client, "group": groups[0] if len(groups) == 1 else groups, "subject": subject}
-    more = [f"{name}={value}" for name, value in (("task", task), ("positive", positive)) if value is not None]
+    if (more := named.more_groups) and not named.group:
+        raise ValueError(f"Got an unexpected argument: {more[0]}. Give your data with --data {more[0]}.")
+    task, groups = named.task, [*(named.group or ()), *(more or ())]
+    group = groups[0] if len(groups) == 1 else groups
+    columns = {"label": named.label, "client": named.client, "group": group, "subject": named.subject}
+    typed = [f"{name}={x}" for name, x in (("task", task), ("positive", named.positive)) if x is not None]
     from equipoise.data.tables.cells import RawTable
 
-    options = _options([*(set_ or ()), *more], {name: value for name, value in columns.items() if value}, data)
+    options = _options([*(set_ or ()), *typed], {name: value for name, value in columns.items() if value}, data)
     content = None if data is None else _data(data, options)
     lines, regression, table = list[str](), False, None
     if content is not None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
 
 from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.system.ranges import Range, meaning, usual
-from equipoise.system.suggestions import near, unknown
+from equipoise.system.suggestions import near, require_use, unknown
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -90,6 +90,11 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
     **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
 }
 
+if TYPE_CHECKING:
+    Training: TypeAlias = Any
+else:  # a group of options, see :func:`grouped`
+    Training = make_dataclass("Training", [(name, kind, None) for name, kind in TRAINING.items()], frozen=True)
+
 # what --help shows together, in this order, with the settings of the group; the first ten fit one screen
 PANELS = {
     "Method and data": "method methods scenario data task config_file rounds set_ network seed seeds name",
@@ -144,6 +149,49 @@ Labels = Annotated[
         help="What tables, figures and the report call a method, for example `fedheal=FedHEAL`. Repeatable.",
     ),
 ]
+
+
+def option_field(default: Any, help_: str, flags: str = "", **how: Any) -> Any:
+    """A field of a group of options, see :func:`grouped`: with its default, its help, and its flags if they are not its name."""
+    return field(default=default, metadata={"help": help_, "flags": flags, **how})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command keeps its runs."""
+
+    name: Name = None
+    base: Base = Path("runs")
+
+    def folder(self, usual: str) -> Path:
+        """The folder that was asked for, or a free one near the ``usual`` name."""
+        from equipoise.runs import directory as runs
+
+        return runs.place(self.base, self.name, usual)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command shows of its results."""
+
+    json_: Json = False
+    report: Report = True
+    details: Details = False
+
+
+@dataclass(frozen=True)
+class Output(Shown):
+    """The same of results that are new, with figures and labels."""
+
+    figures: Figures = False
+    label: Labels = None
+
+    def check(self) -> None:
+        """Refuse options about results that are not shown."""
+        require_use({"--details": self.json_ and self.details}, together="--json, which prints everything")
+        require_use({"--figures": self.figures and not self.report}, together="--no-report")
+
+
 Run = Annotated[Path, Argument(metavar="RUN", help="Directory of the run.", autocompletion=completion.runs)]
 Moved = Annotated[
     str | None,
@@ -217,26 +265,47 @@ def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[
     return [replace(run, meta={**run.meta, "label": labels.get(run.label, run.label)}) for run in histories]
 
 
-def training_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of ``TRAINING``, instead of its parameter ``given``, which receives their values by name."""
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of each dataclass among its parameters as options; it receives the dataclass."""
     signature = inspect.signature(command, eval_str=True)
+    groups = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.name == "given":
-            options = TRAINING.items()
-            parameters += [inspect.Parameter(n, parameter.KEYWORD_ONLY, default=None, annotation=a) for n, a in options]
+        if group := groups.get(parameter.name):
+            hints = get_type_hints(group, include_extras=True)
+            options = [
+                parameter.replace(name=f.name, default=f.default, annotation=_annotated(hints[f.name], f))
+                for f in fields(group)
+            ]
         else:
-            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            options = [parameter]
+        parameters += [option.replace(kind=parameter.KEYWORD_ONLY) for option in options]
 
     @wraps(command)
     def complete(**values: Any) -> None:
-        chosen = {name: values.pop(name) for name in TRAINING}
-        command(given=chosen, **values)
+        made = {name: cls(**{f.name: values.pop(f.name) for f in fields(cls)}) for name, cls in groups.items()}
+        command(**made, **values)
 
-    panels, names = [*PANELS], [*PANEL]
-    parameters = sorted(map(_in_panel, parameters), key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name)))
     complete.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return complete
+
+
+def _annotated(kind: Any, f: Field[Any]) -> Any:
+    """The annotation of a field of a group; one of :func:`option_field` says how it is given, others have it in their type."""
+    how = dict(f.metadata)
+    flags = how.pop("flags", "") or f"--{f.name.replace('_', '-')}"
+    return Annotated[kind, Option(*flags.split(), **how)] if how else kind
+
+
+def in_panels(command: Callable[..., None]) -> Callable[..., None]:
+    """Order the options of a command by the panels of ``--help``."""
+    signature, panels, names = inspect.signature(command), [*PANELS], [*PANEL]
+    parameters = sorted(
+        map(_in_panel, signature.parameters.values()),
+        key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name)),
+    )
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
 
 
 def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from typer import Argument, Option
 
@@ -23,35 +23,49 @@ READING = ("sep", "decimal", "thousands", "encoding", "not_missing")  # of a tab
 READERS = ("researchers", COMMITTEE := "committee")
 
 
+@dataclass(frozen=True)
+class Page:
+    """The page to write, and for whom."""
+
+    output: Path = options.option_field(Path("report.html"), "The file to write.", "--output -o")
+    for_: str = options.option_field(
+        READERS[0],
+        "Who reads it: researchers, or a committee, which gets two pages in words.",
+        "--for",
+        metavar="READER",
+    )
+    about: Path | None = options.option_field(
+        None,
+        "With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].",
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Settings that a report may change."""
+
+    positive: str | None = options.option_field(None, options.help_of("positive"))
+    least_group: int | None = options.option_field(None, options.help_of("least_group"), min=1)
+
+
+@options.grouped
 def report(
     directories: options.Runs,
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("report.html"),
-    for_: Annotated[
-        str,
-        Option(
-            "--for", metavar="READER", help="Who reads it: researchers, or a committee, which gets two pages in words."
-        ),
-    ] = READERS[0],
-    about: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].",
-        ),
-    ] = None,
+    *,
+    page: Page,
     label: options.Labels = None,
-    positive: Annotated[str | None, Option(help=options.help_of("positive"))] = None,
-    least_group: Annotated[int | None, Option(min=1, help=options.help_of("least_group"))] = None,
+    changes: Changes,
     figures: options.Figures = False,
     details: options.Details = False,
     json_: options.Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
-    check_option("--for", for_, READERS)
-    require_use({"--figures": for_ == COMMITTEE and figures}, together="--for committee")
-    require_use({"--about": for_ != COMMITTEE and about}, without="--for committee")
+    check_option("--for", page.for_, READERS)
+    require_use({"--figures": page.for_ == COMMITTEE and figures}, together="--for committee")
+    require_use({"--about": page.for_ != COMMITTEE and page.about}, without="--for committee")
     require_use({"--details": json_ and details}, together="--json, which prints everything")
-    words = None if about is None else _words(about)
+    words = None if page.about is None else _words(page.about)
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.records.meta import Meta
@@ -62,16 +76,16 @@ def report(
 
     recorded = [History.from_run(run) for run in all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
-    given = {"positive": positive, "least_group": least_group}
-    asked = {name: value for name, value in given.items() if value is not None}
+    asked = {name: value for name, value in vars(changes).items() if value is not None}
     histories = [replace(history, meta={**history.meta, **cast(Meta, asked)}) for history in recorded]
     compared = Comparison.of(options.relabelled(histories, options.new_labels(label, called)))
     before = Comparison.of(options.relabelled(recorded, options.new_labels(label, called))).document if asked else None
     if asked and _numbers(before) == _numbers(compared.document):
         note(f"--{', --'.join(asked).replace('_', '-')}: no number of these runs depends on it.")
-    written = (
-        committee.write(compared, output, words) if for_ == COMMITTEE else write(compared, output, figures=figures)
-    )
+    if page.for_ == COMMITTEE:
+        written = committee.write(compared, page.output, words)
+    else:
+        written = write(compared, page.output, figures=figures)
     if json_:
         print_json(compared.document)
         return
@@ -97,36 +111,45 @@ def _words(path: Path) -> About:
     return words
 
 
-def column(meaning: str) -> Any:
-    """An option that names a column of a table."""
-    return Option(metavar="COLUMN", help=meaning)
+@dataclass(frozen=True)
+class Predictions:
+    """What the table of predictions holds, as :func:`equipoise.report.audit.audit` takes it."""
+
+    label: str | None = options.option_field(None, "What is true of the person [default: label].", metavar="COLUMN")
+    probability: str | None = options.option_field(
+        None, "The probability of the positive class, in [0, 1].", metavar="COLUMN"
+    )
+    prediction: str | None = options.option_field(
+        None, "The predicted class, or number, instead of a threshold.", metavar="COLUMN"
+    )
+    group: list[str] | None = options.option_field(
+        None, "A group of people, `sex` or `age:40,60`; several times for several [default: group].", metavar="COLUMN"
+    )
+    site: str | None = options.option_field(
+        None, "The site, in each of which groups are compared, too [default: site].", metavar="COLUMN"
+    )
+    subject: str | None = options.option_field(
+        None, "The person, if one has several rows: intervals take these together [default: subject].", metavar="COLUMN"
+    )
+    positive: str | None = options.option_field(
+        None, "The class that rates are about [default: the second of two].", metavar="CLASS"
+    )
+    threshold: float | None = options.option_field(
+        None, "The positive class is predicted from this probability on [default: 0.5].", min=0, max=1
+    )
+    least: int = options.option_field(30, "People that a number must be about.", min=1, metavar="N")
+    task: str | None = options.option_field(
+        None, "`regression` for numbers to predict [default: classification].", metavar="TASK"
+    )
 
 
+@options.grouped
 def audit(
     source: Annotated[
         Path, Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv, .xlsx or .parquet.")
     ],
-    label: Annotated[str | None, column("What is true of the person [default: label].")] = None,
-    probability: Annotated[str | None, column("The probability of the positive class, in [0, 1].")] = None,
-    prediction: Annotated[str | None, column("The predicted class, or number, instead of a threshold.")] = None,
-    group: Annotated[
-        list[str] | None, column("A group of people, `sex` or `age:40,60`; several times for several [default: group].")
-    ] = None,
-    site: Annotated[str | None, column("The site, in each of which groups are compared, too [default: site].")] = None,
-    subject: Annotated[
-        str | None, column("The person, if one has several rows: intervals take these together [default: subject].")
-    ] = None,
-    positive: Annotated[
-        str | None, Option(metavar="CLASS", help="The class that rates are about [default: the second of two].")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        Option(min=0, max=1, help="The positive class is predicted from this probability on [default: 0.5]."),
-    ] = None,
-    least: Annotated[int, Option(min=1, metavar="N", help="People that a number must be about.")] = 30,
-    task: Annotated[
-        str | None, Option(metavar="TASK", help="`regression` for numbers to predict [default: classification].")
-    ] = None,
+    *,
+    asked: Predictions,
     set_: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="How the table is written: sep, decimal, encoding, not_missing."),
@@ -140,22 +163,10 @@ def audit(
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown
 
-    if task not in (None, "classification", "regression"):
-        raise ValueError(f"--task: {unknown('task', task, ('classification', 'regression'))}")
-    made = audited(
-        source,
-        label=label,
-        probability=probability,
-        prediction=prediction,
-        group=group[0] if group and len(group) == 1 else group,
-        site=site,
-        subject=subject,
-        positive=positive,
-        threshold=threshold,
-        least=least,
-        task=task,
-        **options.reading_of(set_, READING),
-    )
+    if asked.task not in (None, "classification", "regression"):
+        raise ValueError(f"--task: {unknown('task', asked.task, ('classification', 'regression'))}")
+    group = asked.group[0] if asked.group and len(asked.group) == 1 else asked.group
+    made = audited(source, **{**vars(asked), "group": group, **options.reading_of(set_, READING)})
     written = made.save(output)
     if json_:
         print_json(made.document)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
 from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Jobs, Json, help_of
+from equipoise.cli.options import Base, Jobs, Json, grouped, help_of, option_field
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import require_use
@@ -26,6 +26,35 @@ if TYPE_CHECKING:
     from equipoise.runs.reproduce import ReproductionPlan
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What of an experiment is run, and how, as :func:`equipoise.runs.reproduce.plan` takes it, and how many runs at a time."""
+
+    data: str | None = option_field(
+        None, "The folder with the paper's data sets; see `equipoise data`.", "--data -d", metavar="DIR"
+    )
+    embedded: bool = option_field(
+        False, "Take embedded stand-in data, scaled down: nothing is downloaded, and the values are not the paper's."
+    )
+    seeds: int | None = option_field(None, "How many seeds: 0, 1, ... [default: the experiment's].", min=1)
+    divisions: int | None = option_field(
+        None, "How many divisions of the data, each with all seeds [default: the experiment's, else one a seed].", min=1
+    )
+    part: list[str] | None = option_field(None, "Only this block of columns. Repeatable.")
+    row: list[str] | None = option_field(None, "Only this row. Repeatable.")
+    rounds: int | None = option_field(None, "Fewer rounds than the experiment's, to try it.", "--rounds -r", min=1)
+    quick: bool = option_field(False, "The few rounds and seeds that the experiment has for a quick trial.")
+    jobs: Jobs = None
+    device: str | None = option_field(None, help_of("device"))
+    precision: str | None = option_field(None, help_of("precision"))
+    weights: str | None = option_field(
+        None,
+        "Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
+        metavar="FILE",
+    )
+
+
+@grouped
 def reproduce(
     name: Annotated[
         str | None,
@@ -35,43 +64,8 @@ def reproduce(
             autocompletion=completion.experiments,
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        Option("--data", "-d", metavar="DIR", help="The folder with the paper's data sets; see `equipoise data`."),
-    ] = None,
-    embedded: Annotated[
-        bool,
-        Option(
-            "--embedded",
-            help="Take embedded stand-in data, scaled down: nothing is downloaded, and the values are not the paper's.",
-        ),
-    ] = False,
-    seeds: Annotated[int | None, Option(min=1, help="How many seeds: 0, 1, ... [default: the experiment's].")] = None,
-    divisions: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="How many divisions of the data, each with all seeds [default: the experiment's, else one a seed].",
-        ),
-    ] = None,
-    part: Annotated[list[str] | None, Option("--part", help="Only this block of columns. Repeatable.")] = None,
-    row: Annotated[list[str] | None, Option("--row", help="Only this row. Repeatable.")] = None,
-    rounds: Annotated[
-        int | None, Option("--rounds", "-r", min=1, help="Fewer rounds than the experiment's, to try it.")
-    ] = None,
-    quick: Annotated[
-        bool, Option("--quick", help="The few rounds and seeds that the experiment has for a quick trial.")
-    ] = False,
-    jobs: Jobs = None,
-    device: Annotated[str | None, Option(help=help_of("device"))] = None,
-    precision: Annotated[str | None, Option(help=help_of("precision"))] = None,
-    weights: Annotated[
-        str | None,
-        Option(
-            metavar="FILE",
-            help="Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
-        ),
-    ] = None,
+    *,
+    asked: Asked,
     base: Base = Path("runs"),
     dry_run: Annotated[
         bool,
@@ -91,10 +85,8 @@ def reproduce(
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
-    settings: dict[str, Any] = {"seeds": seeds, "divisions": divisions, "rounds": rounds, "quick": quick}
-    settings |= {"device": device, "precision": precision}
-    chosen = {f"--{option}": value for option, value in settings.items()}
-    chosen |= {"--part": part, "--row": row, "--jobs": jobs, "--weights": weights}
+    data, embedded, rounds, quick, jobs = asked.data, asked.embedded, asked.rounds, asked.quick, asked.jobs
+    chosen = {f"--{option}": value for option, value in vars(asked).items() if option not in ("data", "embedded")}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
         require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
@@ -102,7 +94,7 @@ def reproduce(
         return
     if embedded and data is not None:
         raise ValueError("--data and --embedded: give one of them, the paper's data or the stand-in.")
-    if quick and (rounds is not None or seeds is not None):
+    if quick and (rounds is not None or asked.seeds is not None):
         raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
         require_use(chosen, without="--data DIR or --embedded")
@@ -112,16 +104,9 @@ def reproduce(
     trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
-        plan = reproductions.plan(
-            name,
-            base / "reproduce",
-            weights=None if weights is None else whole(weights),
-            data=None if data is None else whole(data),
-            embedded=embedded,
-            parts=part or (),
-            rows=row or (),
-            **settings,
-        )
+        settings = {option: value for option, value in vars(asked).items() if option not in ("part", "row", "jobs")}
+        settings |= {option: whole(path) for option in ("data", "weights") if (path := settings[option]) is not None}
+        plan = reproductions.plan(name, base / "reproduce", parts=asked.part or (), rows=asked.row or (), **settings)
     if dry_run:
         _show_forecast(plan, folder, jobs, json_)
     else:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from typer import Argument, Option
 from equipoise.cli import completion, options
 from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.tune import By, Search, started, tuned_choices
+from equipoise.cli.tune import Searched, started, tuned_choices
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.workers import loading
 
@@ -32,16 +33,17 @@ STARTS = {  # the comparison that each stands for
 }
 
 
-@options.training_options
+@options.in_panels
+@options.grouped
 def run(
+    given: options.Training,
+    place: options.Place,
+    output: options.Output,
     method: Annotated[
         str | None, Option("--method", "-m", help=options.help_of("method"), autocompletion=completion.methods)
     ] = None,
     seed: Annotated[int | None, Option(min=0, metavar="N", help=options.help_of("seed"))] = None,
-    given: options.Values = {},  # noqa: B006 (never changed)
     workers: options.Workers = None,
-    name: options.Name = None,
-    base: options.Base = Path("runs"),
     dry_run: Annotated[
         bool,
         Option(
@@ -49,42 +51,54 @@ def run(
             help="Say how much memory, disk and time the run would take, after one round that is thrown away.",
         ),
     ] = False,
-    label: options.Labels = None,
-    json_: options.Json = False,
-    report: options.Report = True,
-    figures: options.Figures = False,
-    details: options.Details = False,
 ) -> None:
     """Train one method and show how fair it is."""
     from equipoise.runs import directory as runs
     from equipoise.runs.tracking import Tracking
 
-    _require_shown(json_=json_, report=report, figures=figures, details=details)
-    chosen = read(given, shared=False)
+    output.check()
+    chosen = read(vars(given), shared=False)
     name_of_method = chosen.only_method if method is None else method
     warn_of_defaults(chosen, [name_of_method])
     config, origins = chosen.layered(name_of_method, chosen.table["seed"] if seed is None else seed)
     labels = options.new_labels(
-        label, dict.fromkeys((method or config.label, config.method, config.label), config.label)
+        output.label, dict.fromkeys((method or config.label, config.method, config.label), config.label)
     )
     if dry_run:
-        _show_forecast(runs.plan(config, base, workers=workers, progress=not json_), origins, json_)
+        _show_forecast(runs.plan(config, place.base, workers=workers, progress=not output.json_), origins, output.json_)
         return
     runs.check(config)
-    _say_data(config, chosen, json_)
-    directory = runs.place(base, name, f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
+    _say_data(config, chosen, output.json_)
+    directory = place.folder(f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
     with Tracking(directory, config.track):
-        histories = options.relabelled([_execute(directory, quiet=json_, workers=workers)], labels)
-        _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
+        histories = options.relabelled([_execute(directory, quiet=output.json_, workers=workers)], labels)
+        _show_results(histories, directory, output)
 
 
-@options.training_options
+@dataclass(frozen=True)
+class First(Searched):
+    """Whether settings are chosen first."""
+
+    tune: int | None = options.option_field(
+        None,
+        "First choose the settings of each method among N draws, on held-out training samples.",
+        min=1,
+        metavar="N",
+    )
+
+
+@options.in_panels
+@options.grouped
 def compare(
     methods: Annotated[
         list[str],
         Argument(help="The methods; the others are tested against the first.", autocompletion=completion.methods),
     ],
+    given: options.Training,
+    first: First,
+    place: options.Place,
+    output: options.Output,
     seeds: Annotated[int, Option(min=1, metavar="N", help="How many seeds: 0, 1, ...")] = 1,
     bounds: Annotated[
         bool,
@@ -93,70 +107,44 @@ def compare(
             help="Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place.",
         ),
     ] = False,
-    tune: Annotated[
-        int | None,
-        Option(
-            min=1,
-            metavar="N",
-            help="First choose the settings of each method among N draws, on held-out training samples.",
-        ),
-    ] = None,
-    by: By = None,
-    search: Search = None,
-    given: options.Values = {},  # noqa: B006 (never changed)
     jobs: options.Jobs = None,
-    name: options.Name = None,
-    base: options.Base = Path("runs"),
-    label: options.Labels = None,
-    json_: options.Json = False,
-    report: options.Report = True,
-    figures: options.Figures = False,
-    details: options.Details = False,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
-    _require_shown(json_=json_, report=report, figures=figures, details=details)
-    require_use({} if tune else {"--by": by, "--search": search}, without="--tune 16")
-    with started(given, jobs, len(methods) * max(seeds, tune or 1), name and base / name) as kept:
+    output.check()
+    require_use({} if first.tune else {"--by": first.by, "--search": first.search}, without="--tune 16")
+    with started(given, jobs, len(methods) * max(seeds, first.tune or 1), place) as kept:
         with loading():
-            from equipoise.runs import comparison, directory as runs, plan
+            from equipoise.runs import comparison, plan
             from equipoise.runs.tracking import Tracking
 
-        chosen = read(given)
+        chosen = read(vars(given))
         bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
         check_parts(chosen, [*methods, *bound])
         warn_of_defaults(chosen, methods)
-        directory = runs.place(base, name, f"compare-{chosen.table['scenario']}")
-        if tune is not None:
-            budget = {"draws": tune, "by": by}
-            chosen = tuned_choices(
-                methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_, workers=kept
-            )
+        directory = place.folder(f"compare-{chosen.table['scenario']}")
+        if first.tune is not None:
+            budget = {"draws": first.tune, "by": first.by}
+            how = plan.How(jobs=jobs, lines=not output.json_, workers=kept)
+            chosen = tuned_choices(methods, chosen, budget, directory, search=first.search, **how)
         configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
         called = {
             text: config.label
             for method, config in zip((*methods, *bound), configs[::seeds], strict=True)
             for text in (method, config.method, config.label)
         }
-        labels = options.new_labels(label, called)
-        _say_data(configs[0], chosen, json_)
-        with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not json_) as bar:
+        labels = options.new_labels(output.label, called)
+        _say_data(configs[0], chosen, output.json_)
+        with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not output.json_) as bar:
             task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
             histories = comparison.compare(
                 configs,
                 directory,
                 jobs=jobs or plan.fitting(configs),
                 on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-                lines=not json_,
+                lines=not output.json_,
                 workers=kept,
             )
-    histories = options.relabelled(histories, labels)
-    _show_results(histories, directory, json_=json_, report=report, figures=figures, details=details)
-
-
-def _require_shown(*, json_: bool, report: bool, figures: bool, details: bool) -> None:
-    """Refuse options about results that are not shown."""
-    require_use({"--details": json_ and details}, together="--json, which prints everything")
-    require_use({"--figures": figures and not report}, together="--no-report")
+    _show_results(options.relabelled(histories, labels), directory, output)
 
 
 def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
@@ -182,66 +170,67 @@ def quickstart(
     context.find_root().command.main(words, standalone_mode=False)
 
 
+@dataclass(frozen=True)
+class Continued:
+    """How a run continues, as :func:`equipoise.runs.directory.execute` takes it."""
+
+    workers: options.Workers = None
+    from_round: int | None = options.option_field(
+        None, "Round from which to continue (counted from 0), with a kept checkpoint.", "--from", min=0
+    )
+    until: int | None = options.option_field(
+        None, "Pause after N rounds in all; `resume` continues from there.", min=1, metavar="N"
+    )
+    norm_limit: options.option("norm_limit") = None  # type: ignore[valid-type]
+    quorum: options.option("quorum") = None  # type: ignore[valid-type]
+    data: options.Moved = None
+
+
+@options.grouped
 def resume(
     directory: options.Run,
+    *,
     quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
-    workers: options.Workers = None,
-    from_: Annotated[
-        int | None,
-        Option("--from", min=0, help="Round from which to continue (counted from 0), with a kept checkpoint."),
-    ] = None,
-    until: Annotated[
-        int | None,
-        Option("--until", min=1, metavar="N", help="Pause after N rounds in all; `resume` continues from there."),
-    ] = None,
-    norm_limit: options.option("norm_limit") = None,  # type: ignore[valid-type]
-    quorum: options.option("quorum") = None,  # type: ignore[valid-type]
-    data: options.Moved = None,
+    how: Continued,
     track: options.option("track") = None,  # type: ignore[valid-type]
-    json_: options.Json = False,
-    report: options.Report = True,
-    details: options.Details = False,
+    shown: options.Shown,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
     from equipoise.runs.directory import load
     from equipoise.runs.tracking import Tracking
 
-    require_use({"--details": details and (quiet or json_)}, together="--quiet or --json")
+    json_ = shown.json_
+    require_use({"--details": shown.details and (quiet or json_)}, together="--quiet or --json")
     if not (quiet or json_ or track) and (before := load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):
-        free = {name: value for name, value in (("norm_limit", norm_limit), ("quorum", quorum)) if value is not None}
-        history = _execute(
-            directory, quiet=quiet or json_, workers=workers, from_round=from_, data=data, until=until, **free
-        )
+        given = {name: value for name, value in vars(how).items() if value is not None}
+        history = _execute(directory, quiet=quiet or json_, **given)
         if json_ or not quiet:
-            _show_results(
-                [history], directory, json_=json_, report=report and not quiet, figures=False, details=details
-            )
+            output = options.Output(json_, report=shown.report and not quiet, details=shown.details)
+            _show_results([history], directory, output)
 
 
-def _execute(directory: Path, *, quiet: bool, from_round: int | None = None, **more: Any) -> History:
+def _execute(directory: Path, *, quiet: bool, **given: Any) -> History:
     from equipoise.runs import directory as runs
 
-    finished = runs.finished(directory) and from_round is None and more.get("data") is None
-    history = runs.execute(directory, progress=not quiet, from_round=from_round, **more)  # may refuse the directory
+    finished = runs.finished(directory) and not {"from_round", "data"} & given.keys()
+    history = runs.execute(directory, progress=not quiet, **given)  # may refuse the directory
     if finished and not quiet:
         out.print(f"{directory} is finished; its results:", highlight=False)
     return history
 
 
-def _show_results(
-    histories: list[History], directory: Path, *, json_: bool, report: bool, figures: bool, details: bool
-) -> None:
+def _show_results(histories: list[History], directory: Path, output: options.Output) -> None:
     from equipoise.report.html import write
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
 
     with shown_again(directory):
         compared = Comparison.of(histories)
-        written = write(compared, directory / "report.html", figures=figures) if report else None
-        table = None if json_ else rich_table(compared.document, out.width, details)
-    if json_:
+        written = write(compared, directory / "report.html", figures=output.figures) if output.report else None
+        table = None if output.json_ else rich_table(compared.document, out.width, output.details)
+    if output.json_:
         print_json(compared.document)
         return
     for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:

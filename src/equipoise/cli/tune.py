@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from rich.markup import escape
 from typer import Argument, Option
@@ -14,61 +14,70 @@ from typer import Argument, Option
 from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, read
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Jobs, Json, Name, Values, pairs_of, training_options
+from equipoise.cli.options import Jobs, Json, Place, Training, grouped, in_panels, option_field, pairs_of
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
+    from equipoise.runs.plan import How
     from equipoise.runs.tuning import Tuning
 
 SUBMIT = "submit"  # the word of ``benchmark`` before methods of the user's own
-By = Annotated[
-    str | None,
-    Option(
-        "--by",
-        metavar="CRITERION",
-        help="What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
+
+
+@dataclass(frozen=True)
+class Searched:
+    """By what settings are chosen, and where they are searched."""
+
+    by: str | None = option_field(
+        None,
+        "What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
         "`leave-one-client-out`, or `oracle`, which looks at test data [default: mean].",
-    ),
-]
-Search = Annotated[
-    list[str] | None,
-    Option(
-        "--search",
+        metavar="CRITERION",
+    )
+    search: list[str] | None = option_field(
+        None,
+        "Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.",
         metavar="NAME=SPACE",
-        help="Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.",
-    ),
-]
+    )
 
 
-@training_options
+@dataclass(frozen=True)
+class Draws(Searched):
+    """Fields of :class:`equipoise.runs.tuning.Budget`, and where settings are searched."""
+
+    draws: int = option_field(16, "Settings to try per method, the defaults first.", min=1, metavar="N")
+    trials: int = option_field(1, "Runs of each draw, with seeds of their own.", min=1, metavar="N")
+    halving: bool = option_field(
+        True,
+        "Continue only the better half after an eighth, a quarter and half of the rounds.",
+        "--halving/--no-halving",
+    )
+    sampler: str = option_field("random", "`random`, or `optuna` (an extra), which learns from draws.")
+    seed: int = option_field(0, "Decides the draws.", min=0, metavar="N")
+
+
+@in_panels
+@grouped
 def tune(
     methods: Annotated[
         list[str], Argument(help="The methods; all have the same draws.", autocompletion=completion.methods)
     ],
-    draws: Annotated[int, Option(min=1, metavar="N", help="Settings to try per method, the defaults first.")] = 16,
-    by: By = None,
-    trials: Annotated[int, Option(min=1, metavar="N", help="Runs of each draw, with seeds of their own.")] = 1,
-    halving: Annotated[
-        bool, Option(help="Continue only the better half after an eighth, a quarter and half of the rounds.")
-    ] = True,
-    sampler: Annotated[str, Option(help="`random`, or `optuna` (an extra), which learns from draws.")] = "random",
-    seed: Annotated[int, Option(min=0, metavar="N", help="Decides the draws.")] = 0,
-    search: Search = None,
-    given: Values = {},  # noqa: B006 (never changed)
+    drawn: Draws,
+    given: Training,
+    place: Place,
     jobs: Jobs = None,
-    name: Name = None,
-    base: Base = Path("runs"),
     json_: Json = False,
 ) -> None:
     """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built."""
-    with started(given, jobs, len(methods) * draws * trials, name and base / name) as workers:
+    with started(given, jobs, len(methods) * drawn.draws * drawn.trials, place) as workers:
         with loading():
-            from equipoise.runs import directory as runs
+            from equipoise.runs.plan import How
 
-        chosen = read(given)
-        directory = runs.place(base, name, f"tune-{chosen.table['scenario']}")
-        budget = {"draws": draws, "by": by, "trials": trials, "halving": halving, "sampler": sampler, "seed": seed}
-        tuning = choose(methods, chosen, budget, directory, search=search, jobs=jobs, json_=json_, workers=workers)
+        chosen = read(vars(given))
+        directory = place.folder(f"tune-{chosen.table['scenario']}")
+        budget = {name: value for name, value in vars(drawn).items() if name != "search"}
+        how = How(jobs=jobs, lines=not json_, workers=workers)
+        tuning = choose(methods, chosen, budget, directory, search=drawn.search, **how)
     if json_:
         print_json(tuning.document())
         return
@@ -78,22 +87,22 @@ def tune(
     say(f"chosen: {path}\nTest them: {again}")
 
 
-def started(given: Values, jobs: int | None, runs: int, directory: Path | str | None) -> Workers:
+def started(given: Training, jobs: int | None, runs: int, place: Place) -> Workers:
     """Processes for new runs, which load PyTorch while this one does: as many as their settings let expect."""
-    if directory and Path(directory).exists():  # perhaps all are complete
+    if place.name and (place.base / place.name).exists():  # perhaps all are complete
         return Workers()
-    fitting = max(1, cores() // (given["threads"] or 1)) if given["device"] in (None, "cpu") else 1
+    fitting = max(1, cores() // (given.threads or 1)) if given.device in (None, "cpu") else 1
     return Workers(min(jobs or fitting, runs))
 
 
 def tuned_choices(
-    methods: Sequence[str], chosen: Choices, budget: Mapping[str, Any], directory: Path, **more: Any
+    methods: Sequence[str], chosen: Choices, budget: Mapping[str, Any], directory: Path, **how: Any
 ) -> Choices:
     """The same with settings that are chosen first, in a folder of a comparison's directory."""
     from equipoise.runs.choosing import FOLDER
 
-    tuning = choose(methods, chosen, budget, directory / FOLDER, **more)
-    if not more.get("json_"):
+    tuning = choose(methods, chosen, budget, directory / FOLDER, **how)
+    if how["lines"]:
         show(tuning, directory / FOLDER)
     of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
     # the search began at the given rate, so what it chose is above all else
@@ -106,12 +115,10 @@ def choose(
     budget: Mapping[str, Any],
     directory: Path,
     *,
-    search: list[str] | None = None,
-    jobs: int | None = None,
-    json_: bool = False,
-    workers: Workers | None = None,
+    search: list[str] | None,
+    **how: Unpack[How],
 ) -> Tuning:
-    """Choose the settings of some methods in a directory, with a progress bar."""
+    """Choose the settings of some methods in a directory, with a progress bar if there are ``lines``."""
     from equipoise.runs import choosing
     from equipoise.runs.configuration import Layer
     from equipoise.runs.tuning import Budget
@@ -128,17 +135,10 @@ def choose(
     candidates = choosing.Candidates({method: method for method in methods}, Layer("", shared, shared=True), spaces)
     choosing.require_models(str(budget["by"]), candidates.parsed)
     given = Budget(**{key: value for key, value in budget.items() if value is not None}, **validation)
-    with progress_bar("rounds", shown=not json_) as bar:
+    with progress_bar("rounds", shown=how["lines"]) as bar:
         task = bar.add_task("choosing", total=None)
-        return choosing.choose_in_processes(
-            candidates,
-            given,
-            directory,
-            jobs=jobs,
-            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-            lines=not json_,
-            workers=workers,
-        )
+        how["on_progress"] = lambda done, total: bar.update(task, completed=done, total=total)
+        return choosing.choose_in_processes(candidates, given, directory, **how)
 
 
 def show(tuning: Tuning, directory: Path) -> None:
@@ -155,6 +155,14 @@ def show(tuning: Tuning, directory: Path) -> None:
     say(f"all draws: {directory / 'tuning.html'}")
 
 
+@dataclass(frozen=True)
+class OfSuite(Place):
+    """Where a suite keeps its results."""
+
+    name: str | None = option_field(None, "Keep the results in RUNS/NAME [default: the suite's name].")
+
+
+@grouped
 def benchmark(
     words: Annotated[
         list[str],
@@ -163,13 +171,13 @@ def benchmark(
             help="A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.",
         ),
     ],
+    *,
     suite: Annotated[str | None, Option("--suite", help="With `submit`: the suite [default: fair-small].")] = None,
     shard: Annotated[
         str, Option(metavar="K/N", help="Run the K-th of N parts of the cells; machines share the folder.")
     ] = "1/1",
     jobs: Jobs = None,
-    name: Annotated[str | None, Option(help="Keep the results in RUNS/NAME [default: the suite's name].")] = None,
-    base: Base = Path("runs"),
+    place: OfSuite,
     retry: Annotated[
         bool, Option("--retry", help="List and run again cells that failed to run; one that guesses did run.")
     ] = False,
@@ -190,7 +198,7 @@ def benchmark(
         )
     called = (suite or "fair-small") if submitted else words[0]
     chosen = suites.read_suite(called)
-    directory = base / (name or slug(Path(called).stem if called.endswith(".toml") else called))
+    directory = place.base / (place.name or slug(Path(called).stem if called.endswith(".toml") else called))
     with progress_bar("rounds", shown=not json_) as bar:
         task = bar.add_task("", total=None)
         suites.run(
