@@ -133,8 +133,8 @@ def init(
     schema = [] if table is None else [*_columns(table), ""]
     written = _text(_beside(data, output), options, lines, regression) + "\n".join(schema)
     write_atomically(output, written.replace("\x7f", r"\u007f"))  # which JSON may have, and TOML not
-    named = (_beside(data, output), options.get("task"))
-    names = trust.named([own_code.whole(str(each or ""), output.parent) for each in named])
+    references = (_beside(data, output), options.get("task"))
+    names = trust.named([own_code.whole(str(text or ""), output.parent) for text in references])
     trust.enter(trust.settings_file(output, names))
     if json_:
         print_json({"file": str(output), **({} if content is None else _described(*content))})

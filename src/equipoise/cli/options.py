@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import Field, dataclass, field, fields, is_dataclass, make_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, make_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
@@ -268,7 +268,8 @@ def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the fields of each dataclass among its parameters as options; it receives the dataclass."""
     signature = inspect.signature(command, eval_str=True)
-    groups = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
+    kinds: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values()}
+    groups = {name: kind for name, kind in kinds.items() if hasattr(kind, "__dataclass_fields__")}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if group := groups.get(parameter.name):
