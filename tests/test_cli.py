@@ -552,7 +552,7 @@ def test_a_defect_is_called_one(equipoise: Call, monkeypatch: pytest.MonkeyPatch
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("shapes [2, 3]")
 
-    monkeypatch.setattr(configuration, "configure", fail)
+    monkeypatch.setattr(configuration, "layered", fail)
     ended = equipoise(*RUN)
     assert ended == (1, "", "error: RuntimeError: shapes [2, 3]. This is a defect of Equipoise; --debug shows where.\n")
 

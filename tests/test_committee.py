@@ -245,7 +245,7 @@ def test_sites_whose_counts_are_hidden_are_in_the_sentence(run: Path) -> None:
     (point,) = [point for point in committee._uncertain(Comparison.of([history]), by_site) if "fewest people" in point]
     assert "at most 17:" in point
     many: Any = {"by": "client", "groups": {"East": sites["East"], **{f"s{k}": shown for k in range(12)}}}
-    assert "East" not in dict(committee._at(many, chosen).rows)
+    assert "East" not in dict(committee._threshold_grid(many, chosen).rows)
     assert committee._cut(many["groups"]) == ": the worst 12 of 13"
 
 

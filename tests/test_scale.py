@@ -226,7 +226,7 @@ def test_a_run_on_lazy_data_resumes(tmp_path: Path) -> None:
     again.fit(2, progress=False, directory=tmp_path)
     assert identical(whole, again)
     other = federation("scaffold", data=lazy_copies()[::-1], participation=0.4, tests=TESTS)
-    with pytest.raises(eq.CheckpointError, match="its sizes is"):
+    with pytest.raises(eq.CheckpointError, match="sizes is"):
         other.resume(tmp_path)
 
 

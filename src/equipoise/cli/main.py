@@ -35,7 +35,7 @@ from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
-from equipoise.cli.options import PANEL
+from equipoise.cli.options import CHOICE, PANEL
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import audit, report
@@ -62,7 +62,7 @@ class Command(TyperCommand):
             name = error.option_name.lstrip("-").replace("-", "_")
             methods = catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
-            tuning = PANEL.get(name.removeprefix("no_")) == "Choice of settings"
+            tuning = PANEL.get(name.removeprefix("no_")) == CHOICE
             if tuning and any(parameter.name == "tune" for parameter in self.params):
                 given = "here give --tune N" if name == "draws" else "compare takes its result by --config"
                 message = f"No such option '{error.option_name}'. It is an option of equipoise tune; {given}."

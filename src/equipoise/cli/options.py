@@ -96,12 +96,13 @@ else:  # a group of options, see :func:`grouped`
     Training = make_dataclass("Training", [(name, kind, None) for name, kind in TRAINING.items()], frozen=True)
 
 # what --help shows together, in this order, with the settings of the group; the first ten fit one screen
+CHOICE = "Choice of settings"
 PANELS = {
     "Method and data": "method methods scenario data task config_file rounds set_ network seed seeds name",
     "Training": "",
     "Clients": "",
     "Evaluation and output": "bounds base label json_ report figures details",
-    "Choice of settings": "tune draws by trials halving sampler search",
+    CHOICE: "tune draws by trials halving sampler search",
     "Advanced": "dry_run workers jobs",
 }
 OTHERS = {name: panel for panel, names in PANELS.items() for name in names.split()}

@@ -85,6 +85,7 @@ def start(config: RunConfig, directory: Path) -> None:
             raise RunError(
                 f"{directory} holds a run whose settings were chosen by tuning, and these are not. Choose another --name, or delete it."
             )
+        _check_code(again, directory)
         unchanged.check(config, directory)
         if before != now:
             _write(now, directory)

@@ -488,8 +488,8 @@ def _findings(name: str, entry: DataSet, root: Path) -> Iterator[SplitCheck]:
         parts = {part: len(rows) for part, rows in contents.parts.items()}
         files = copies(name, root, [split])
         marks = [genuine(name, path) for of_file in files for path in of_file[:1]]
-        genuine = None if None in marks or not marks else all(marks)
+        all_genuine = None if None in marks or not marks else all(marks)
         unread = tuple(path for of_file in files for path in of_file[1:])
         yield SplitCheck(
-            split, contents.classes, tuple(counts), published, needed, parts=parts, genuine=genuine, unread=unread
+            split, contents.classes, tuple(counts), published, needed, parts=parts, genuine=all_genuine, unread=unread
         )
