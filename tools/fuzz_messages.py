@@ -43,11 +43,10 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 import equipoise as eq
-from equipoise.federation.guard import DIAGNOSED
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.flower.app import make_client_app
-from equipoise.flower.codec import LOST, Parcel, changed
+from equipoise.flower.codec import KEYS as SENT, LOST, Parcel, changed
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.internals import number
 from equipoise.flower.server.consortium import Consortium, description, federation
@@ -56,7 +55,7 @@ from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES
 from equipoise.system import text
-from equipoise.system.errors import CODE, RunError
+from equipoise.system.errors import RunError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
 NAMES = ("ward-a", "ward-b", "ward-c")
@@ -85,7 +84,7 @@ ANSWERS = {  # the fields that a site may send in answer to each kind of message
 }
 PLACES = (str(Path.cwd()), str(Path.home()), sys.prefix, str(Path(eq.__file__).parent))  # of this machine
 SCORES = {"sums", "missing", *MEASURES}  # of a test set: no sample by itself
-KEYS = ("", *DIAGNOSED, CODE)  # of an error
+KEYS = ("", *SENT)  # of an error
 ONCE = {"shares", "hashes", "seconds"}  # fields that differ whenever they are made
 MASKED = ("train.masked", "train.sum", "query.unmask")
 WORK = re.compile(r'"(epochs|steps|rounds)": *[0-9]{4,}')  # as much training as a server likes to ask for: no case

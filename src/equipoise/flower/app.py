@@ -39,7 +39,7 @@ from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method, require_own_weights
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.federation.thresholds import decision_of
-from equipoise.flower.codec import CodecError, Parcel
+from equipoise.flower.codec import KEYS, CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.consortium import Consortium, description, federation
@@ -131,7 +131,8 @@ def make_client_app(
                 reply.fields["name"] = name
             except (SiteError, CodecError) as error:
                 log.error("%s, %s: %s", name, kind, error)
-                reply = Parcel({"error": (sent := sendable(error)), "key": key_of(sent) or error.kind, **named})
+                key = key_of(sent := sendable(error)) or error.kind
+                reply = Parcel({"error": sent, "key": key if key in KEYS else "", **named})
             except Exception as error:  # its text stays in the site's log
                 log.exception("%s, %s", name, kind)
                 reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})

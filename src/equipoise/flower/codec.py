@@ -12,13 +12,15 @@ from torch import Tensor
 
 from equipoise.core import wire
 from equipoise.core.rule import State
+from equipoise.federation.guard import DIAGNOSED
 from equipoise.system import text
-from equipoise.system.errors import InputError
+from equipoise.system.errors import REFUSED, InputError
 from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
 LOST = "lost"  # key of a site's answer if it lacks the model that was sent last, of which this is a change
+KEYS = (LOST, REFUSED, *DIAGNOSED)  # of the errors that a site sends
 VERSION = 8  # of these messages: both ends must have the same
 LONGEST = 10_000  # characters of any text in them
 UNFIT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # raised where a message says something else

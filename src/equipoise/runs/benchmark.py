@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -259,8 +259,8 @@ class Cell:
         """A run that is reported, with the chosen settings."""
         choice = self.choice
         tuned = {key: choice[key] for key in Tuned.__annotations__ if choice.get(key) is not None}
-        named = {"seed": seed, "tuned": tuned, "label": own_code.short(self.method)}
-        return self.candidates([self.method]).config(self.method, choice["settings"], **named)
+        config = self.candidates([self.method]).config(self.method, choice["settings"], seed=seed, tuned=tuned)
+        return replace(config, label=own_code.short(self.method))
 
 
 def cells(suite: Suite, base: Path, methods: Sequence[str] = (), shard: tuple[int, int] = (1, 1)) -> list[Cell]:

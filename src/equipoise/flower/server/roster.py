@@ -16,11 +16,10 @@ from flwr.serverapp import Grid
 from equipoise.data.batch import Kind, Shape, listed
 from equipoise.data.tables.columns import ordered
 from equipoise.federation.fingerprint import agreed, unlike
-from equipoise.federation.guard import DIAGNOSED
-from equipoise.flower.codec import LOST, UNFIT, CodecError, Parcel
+from equipoise.flower.codec import KEYS, UNFIT, CodecError, Parcel
 from equipoise.flower.site.task import VALUES, Blank
 from equipoise.system import text
-from equipoise.system.errors import REFUSED, RunError
+from equipoise.system.errors import RunError
 from equipoise.system.text import Said, visible
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ MOST_TESTS = 1000  # test sets of a site: each has a place in every record
 LARGEST = 2**30  # numbers in a sample: the server makes one of the shape that most sites have
 
 AWAY = "away"  # key of the reasons of sites that may answer later
-KEYS = (LOST, REFUSED, *DIAGNOSED)  # that a site may send
 CODES = {
     1: "cannot load its app; the site's log says why",
     2: "failed; the site's log says why",

@@ -205,12 +205,12 @@ class Site:
 
         Raises
         ------
-        CodecError : the site does not have it. The server then sends the whole model.
+        CodecError : the site does not have it, or it is of another network. The server then sends the whole model.
         """
         if fields.get("base") is None:
             return None
         base = self.store.base(fields["base"])
-        if base is None:
+        if base is None or base.shape != self._public(self.trial.setup.initial).shape:
             raise CodecError("lacks the model that was sent last", LOST)
         return base.to(self.trial.setup.initial.device)
 
@@ -534,10 +534,12 @@ def _validate(site: Site, asked: Parcel) -> Parcel:
 def _finish(site: Site, asked: Parcel) -> Parcel:
     """Store the model that this site predicts with, also as a bundle; a simulation can make one of any client."""
     vector, fields = site._used(asked), asked.fields
+    model, rounds = site.trial.model.state_dict(vector), (fields["t"], fields["rounds"])
+    server = [] if site.simulated else _decisions(site, asked, vector)
     site.store.settle({fields["receipt"][0], *fields["saved"]})
-    site.store.keep_model(site.trial.model.state_dict(vector))
+    site.store.keep_model(model)
     if not site.simulated:
-        _keep_bundle(site, vector, fields["t"], fields["rounds"], _decisions(site, asked, vector))
+        _keep_bundle(site, vector, *rounds, server)
     return Parcel()
 
 
