@@ -19,14 +19,16 @@ import equipoise as eq
 from equipoise.core.settings import Settings
 from equipoise.federation.guard import QuorumError
 from equipoise.flower.app import make_client_app
-from equipoise.flower.codec import Parcel
+from equipoise.flower.codec import LOST, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import server as masked_server, site as masked_site, sums
 from equipoise.flower.server.consortium import description, federation
 from equipoise.flower.server.roster import Exchange
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.site import Site
+from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
+from equipoise.system.text import key_of
 from helpers import others_slow
 
 NAMES = ("a", "b", "c", "d")
@@ -508,6 +510,23 @@ def test_a_site_that_cannot_store_its_model_does_not_say_so(
     answered = lab.ask("query.finish", "a", fields, model__values=lab.fed.progress.vector)
     assert isinstance(answered, Parcel)
     assert answered.fields == {"name": "a"}
+
+
+def test_a_change_of_a_model_of_another_network_is_refused_before_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, "scaffold", secure=False, peers=False)
+    assert lab.fit() == ""
+    before = {path: path.read_bytes() for path in tmp_path.rglob("a/*.safetensors")}
+    assert any("state-" in path.name for path in before)
+    monkeypatch.setattr(Store, "base", lambda *_: torch.zeros(3))
+    fields = {"client": 0, "t": 1, "rounds": 1, "receipt": [7, "00" * 32], "model": {"base": "x"}, "own": True}
+    more = {"cut": {}, "deploys": False, "first": True, "saved": []}
+    nothing = torch.zeros(0)
+    answered = lab.ask("query.finish", "a", fields | more, model__values=nothing, model__index=nothing.long())
+    assert answered == "lacks the model that was sent last"
+    assert key_of(answered) == LOST
+    assert {path: path.read_bytes() for path in tmp_path.rglob("a/*.safetensors")} == before
 
 
 def test_two_questions_at_once_are_answered_one_by_one(tmp_path: Path) -> None:

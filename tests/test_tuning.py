@@ -799,7 +799,7 @@ def test_a_choice_knows_its_table_and_the_settings_of_its_runs(tmp_path: Path, e
     moved.write_text(table.read_text())
     assert not changed("moved", "--data", moved)
     more = ("--validation", 0.3, "--participation", 0.5, "--set", "test=0.4", "--patience", 2)
-    assert "fedavg (test, participation, patience, validation)" in changed("more", *more)
+    assert "fedavg (test, patience, participation, validation)" in changed("more", *more)
     assert not changed("typed", "--task", "classification", "--set", "test=0.2", "--optimizer", "sgd")
     assert "fedavg (norm_limit, quorum)" in changed("free", "--norm-limit", 9, "--quorum", 0.9)
     table.write_text(text := "\n".join(["age,dose,site,ill", *rows[:-1], "1,1,a,yes"]))
