@@ -978,7 +978,7 @@ class Thief:
                 this.server.opened = -1, ()
                 try:
                     self.sums.append(honest(this, training, lie.get("ids", ids))[1])
-                except masked_sites.LostRoundError:
+                except MaskError:
                     self.refused += [why for m, why in this.lost.items() if m not in before]
                 this.lost = before
                 lie.clear()

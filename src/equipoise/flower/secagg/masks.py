@@ -21,7 +21,7 @@ from equipoise.system.version import __version__
 
 
 class MaskError(SiteError):
-    """A site refuses to take part in a sum. The text contains no data of the site and may be sent."""
+    """A masked sum that a site refuses, or that cannot be read. The text contains no data of a site and may be sent."""
 
 
 def transcript(fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str:

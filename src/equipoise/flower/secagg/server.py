@@ -24,7 +24,7 @@ from equipoise.flower.secagg.sums import SumRequest
 from equipoise.flower.server.roster import AWAY
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
-from equipoise.system.errors import ABSENT, RunError
+from equipoise.system.errors import ABSENT
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import read_sealed, sealed_json
 from equipoise.system.text import key_of
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from equipoise.flower.server.sites import Sites
 
 log = logging.getLogger(__name__)
-
-
-class LostRoundError(RunError):
-    """A sum that cannot be unmasked, so that the round is lost."""
 
 
 @dataclass
@@ -168,7 +164,7 @@ class MaskedRound:
 
         Raises
         ------
-        LostRoundError : too few are left, or too many dropped out between their masked vectors and their seeds.
+        MaskError : too few are left, or too many dropped out between their masked vectors and their seeds.
         """
         sites, job = self.server.sites.members, self.job
         if self.server.opened[0] == job.t:  # in an earlier attempt at this round
@@ -187,8 +183,8 @@ class MaskedRound:
                 try:
                     return ids, sums.total(vectors, self._seeds(request, ids))
                 except MaskError as error:
-                    raise LostRoundError(f"was left out, because the sum cannot be read: {error}") from None
-        raise LostRoundError(f"was left out, because {len(ids)} sites are left for a masked sum, which needs {least:g}")
+                    raise MaskError(f"was left out, because the sum cannot be read: {error}") from None
+        raise MaskError(f"was left out, because {len(ids)} sites are left for a masked sum, which needs {least:g}")
 
     def _masked_vectors(self, parcel: Parcel, request: SumRequest, ids: Sequence[int], n: int) -> dict[str, Tensor]:
         """The masked vectors of the sites, by name."""
@@ -210,7 +206,7 @@ class MaskedRound:
 
         Raises
         ------
-        LostRoundError : too few sites answer. None of the others can be left out: a late seed would unmask what its site sent.
+        MaskError : too few sites answer. None of the others can be left out: a late seed would unmask what its site sent.
         """
         sites, names = self.server.sites, {m: self.server.sites.members[m].name for m in ids}
         least, shares = sums.threshold(len(ids)), {name: dict[int, bytes]() for name in request.sites}
@@ -238,7 +234,7 @@ class MaskedRound:
             if time.monotonic() > end or not {AWAY, ABSENT} & {*map(key_of, missing.values())}:
                 others = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
                 gone = others or f"{', '.join(lacking)} trained by other messages than the rest, or sent wrong shares"
-                raise LostRoundError(
+                raise MaskError(
                     f"sent its part of a sum that was never unmasked: {gone}. That needs {least} of its {len(ids)} sites. Run again when "
                     "they are back; the round is repeated with the same sites"
                 )
@@ -253,7 +249,7 @@ class MaskedRound:
             w = own_weights(self.trial, {members[m].name: members[m].size for m in ids})
             update = total[: self.n_public] / (sum(w.values()) / sums.unit(w))
             reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
-        except (LostRoundError, MaskError) as error:
+        except MaskError as error:
             self.lost |= {m: str(error) for m in job.ids if m not in self.lost}
         for m, why in self.lost.items():
             yield Answer((rows[m],), torch.empty(0), [], [], why)

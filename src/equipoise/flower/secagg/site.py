@@ -23,7 +23,7 @@ from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memor
 from equipoise.flower.secagg.sums import MaskedVector, SumRequest
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import questions
-from equipoise.flower.site.site import TRAINING, Site, job_of, train
+from equipoise.flower.site.site import Site, TrainingError, job_of, train
 from equipoise.system import tensor_files
 from equipoise.system.errors import DamagedError, SiteError, refusal
 from equipoise.system.files import locked, make_private
@@ -106,9 +106,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     used = sha256(json.dumps([dict(site.experiment), dict(site.run_config), handed], sort_keys=True).encode())
     try:
         clear = train(site, parcel.fields, job, own)
-    except SiteError as error:
-        if error.kind != TRAINING:
-            raise
+    except TrainingError as error:
         log.error("training failed, and the server is not told why: %s", error)
         raise SiteError(f"has no usable update of round {t}; its own log says more") from None
     update = changed({key: x.cpu() for key, x in clear.part("model").items()}, public, public) - public

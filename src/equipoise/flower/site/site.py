@@ -60,8 +60,11 @@ DIGITS = 3  # that a guarded site tells of a loss or another mean over samples
 
 MOST_STEPS, MOST_DECAY = 10_000_000, 1.0  # of one message, unless the site's node config says otherwise
 SENT = ("value", "unknown", "right", "true", "chosen")  # of groups of people
-TRAINING = "training"  # kind of errors that say something of the site's data
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
+
+
+class TrainingError(SiteError):
+    """Training failed, in words that say something of the site's data."""
 
 
 @dataclass(frozen=True)
@@ -432,9 +435,7 @@ def _alone(site: Site, asked: Parcel) -> Parcel:
         _allow(alone, job, asked.fields["rounds"])
         try:
             vector = _visited(alone, job).trained[0]
-        except SiteError as error:
-            if error.kind != TRAINING:
-                raise
+        except TrainingError as error:
             log.error("round %d of training alone failed: %s", t, error)
             failed = sendable(error)
         if site.shown.sets and t >= asked.fields["rounds"] - trial.settings.contribution_rounds:
@@ -590,23 +591,23 @@ def _visited(site: Site, job: Job) -> Answer:
 
     Raises
     ------
-    SiteError : of the kind :data:`TRAINING`: it failed, the answer is not finite, or has another shape.
+    TrainingError : it failed, the answer is not finite, or has another shape.
     """
     try:
         answer = visit(job, site.trial.bound, 0)
     except Exception as error:  # of a user's data or network
         log.exception("training failed")
-        raise SiteError(f"failed with {harmless(error)}; its own log says more", kind=TRAINING) from error
+        raise TrainingError(f"failed with {harmless(error)}; its own log says more") from error
     before, received = tree_map(lambda x: x[0], job.states), job.received[0]
     if reason := guard.misfit(answer, received, before):
-        raise SiteError(reason, kind=TRAINING)
+        raise TrainingError(reason)
     if not (problems := guard.inspect(answer, received, before)):
         return answer
     cause = diagnosis.explained(job, problems)[0]
     if site.noise and job.private is not None:
         log.error("the part of the model that stays here is put back, because of it: %s", cause)
         return replace(answer, trained=torch.where(job.private, received, answer.trained), states=job.states)
-    raise SiteError(cause, Said(guard.DATA, guard.DATA) if key_of(cause) == guard.DATA else "", TRAINING)
+    raise TrainingError(cause, Said(guard.DATA, guard.DATA) if key_of(cause) == guard.DATA else "")
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
