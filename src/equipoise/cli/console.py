@@ -1,14 +1,18 @@
 """What every command prints with: standard output, standard error, tables, progress bars, JSON."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from equipoise.system.terminal import Terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -42,6 +46,8 @@ def plain_table(
 
 def progress_bar(unit: str = "", *, shown: bool = True) -> Progress:
     """A progress bar on standard error, if that is a terminal, for numbers of ``unit``."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *(TextColumn(unit),) * bool(unit))
     return Progress(*columns, TimeRemainingColumn(), console=err, disable=not shown or not err.is_terminal)
 

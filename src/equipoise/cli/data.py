@@ -11,7 +11,6 @@ import typer
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer import Argument, Option
 
@@ -229,6 +228,8 @@ def get(
 
 
 def _fetch(files: list[Address], root: Path) -> None:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     from equipoise.data.sets import download
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
