@@ -86,12 +86,11 @@ def checked(
     once: a run finds them decoded.
     """
     from equipoise.data.sets import catalog
-    from equipoise.data.sets.catalog import check
 
     names = [each for each in catalog.SETS if catalog.present(each, data)] if name is None else [name]
     if not names:
         raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
-    results = {name_of_set: check(name_of_set, data.expanduser()) for name_of_set in names}
+    results = {name_of_set: catalog.check(name_of_set, data.expanduser()) for name_of_set in names}
     for name_of_set, parts in results.items():
         if only_present and any(part.counts for part in parts):
             results[name_of_set] = tuple(replace(part, needed=part.present) for part in parts)
