@@ -90,6 +90,8 @@ def test_every_command_of_the_runbook_works(tmp_path: Path, cache: Path) -> None
     (old,) = (tmp_path / "certs").glob("server-*.pem")
     assert inspect(old).ends != inspect(tmp_path / "certs/server.pem").ends
     assert not (tmp_path / "certs/ca.key").exists()
-    first, second = sorted(path for path in (tmp_path / "site-0/state").iterdir())
+    inside = sorted((tmp_path / "site-0/state").iterdir())
+    assert [path.name for path in inside if path.is_file()] == ["draws.json", "draws.lock"]
+    first, second = (path for path in inside if path.is_dir())
     assert {path.name for path in first.rglob("*.safetensors")} == {"model.safetensors"}
     assert len({path.name for path in second.rglob("*.safetensors")}) > 1
