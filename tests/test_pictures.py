@@ -21,7 +21,7 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.decoding import levels
 from equipoise.data.formats.reading import read_user_data
-from equipoise.data.pictures import Pictures, of_files, stored
+from equipoise.data.pictures import Pictures, from_files, stored
 from equipoise.flower.site.task import Task
 from run_helpers import cache, equipoise
 
@@ -401,13 +401,13 @@ def test_black_arrays_are_said(tmp_path: Path) -> None:
 def test_a_look_at_all_images_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = folder(tmp_path / "my", ".png", "uint16")
     files = sorted(top.rglob("*.png"))
-    first = of_files(files, "my", [path.name for path in files])
+    first = from_files(files, "my", [path.name for path in files])
     assert first.range is not None
     monkeypatch.setattr(Pictures, "_survey", lambda _: pytest.fail("looked again"))
-    assert of_files(files, "my", [path.name for path in files]).range == first.range
+    assert from_files(files, "my", [path.name for path in files]).range == first.range
     saved(files[3], np.full((12, 12), 9999, np.uint16))
     monkeypatch.undo()
-    assert of_files(files, "my", [path.name for path in files]).range == (first.range[0], 9999)
+    assert from_files(files, "my", [path.name for path in files]).range == (first.range[0], 9999)
 
 
 def test_init_writes_the_range_and_a_run_takes_it(
@@ -543,7 +543,7 @@ def test_images_of_another_depth_than_in_training_are_refused(
 ) -> None:
     files = sorted(folder(tmp_path, suffix, dtype, 8, scale).rglob(f"*{suffix}"))
     with pytest.raises(DataError, match=f"^my: 8 of 8 images have {said}"):
-        of_files(files, "my", [path.name for path in files]).as_trained(levels)
+        from_files(files, "my", [path.name for path in files]).as_trained(levels)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +562,7 @@ def test_images_in_another_unit_than_in_training_are_noted(
     tmp_path: Path, suffix: str, dtype: str, scale: float, levels: tuple[float, float] | None, fits: bool
 ) -> None:
     files = sorted(folder(tmp_path, suffix, dtype, 8, scale).rglob(f"*{suffix}"))
-    made, notes = of_files(files, "my", [path.name for path in files]).as_trained(levels)
+    made, notes = from_files(files, "my", [path.name for path in files]).as_trained(levels)
     assert (made.declared, not notes) == (levels, fits), notes
 
 

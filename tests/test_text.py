@@ -34,7 +34,7 @@ from equipoise.data.decoding import array as pixels_of, image, resized
 from equipoise.data.formats import table
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.sets import digits
-from equipoise.data.sets.digits import read as read_mat
+from equipoise.data.sets.digits import read_mat
 from equipoise.data.tables import reading, words as cells
 from equipoise.data.tables.columns import Columns, ordered
 from equipoise.flower.server.roster import Known
