@@ -8,7 +8,7 @@ JOBS ?= 2
 # bytecode is kept, whatever the environment says: the tests start many processes, and pytest rewrites 8,000 assertions
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-.PHONY: help run test test-all test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults mutants release clean
+.PHONY: help run test test-all seconds test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults mutants release clean
 
 help:
 	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-peers  beside other simulators (installs them apart)      make bench-gpu  on a GPU"
 	@echo "make bench-flower  through Flower: in one process, on Ray"
 	@echo "make mutants   which small faults in the code the tests miss (an hour or more)"
+	@echo "make seconds   measures how long tests take, for tests/seconds.json"
 	@echo "make fuzz      10,000 changed messages      make faults    faults of real processes, for docs/security.md"
 	@echo "make release VERSION=0.2.0  writes, tries, commits and tags a version"
 	@echo "make defaults  every method on every scenario that needs no files, for docs/defaults.md (45 minutes)"
@@ -42,6 +43,10 @@ test: $(SITES)
 
 test-all: $(SITES)
 	$(TESTS)
+
+seconds: $(SITES)
+	$(TESTS) -m 'not slow or costly' --junitxml=$(VENV)/seconds.xml
+	$(BIN)/python tools/record_seconds.py $(VENV)/seconds.xml
 
 # uv finds the lowest versions; both environments lie beside .venv and are not used by anything else
 test-lowest: RESOLUTION = lowest-direct

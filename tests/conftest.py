@@ -1,9 +1,12 @@
 """One thread for every test, so that times and the order of sums are the same everywhere."""
 
 import gc
+import json
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,10 @@ import typer
 from hypothesis import settings
 
 from run_helpers import UNDRAWN, without_figures
+
+# seconds of a case, on average, of every test whose cases take longer than SHARE together; tools/record_seconds.py writes it
+SECONDS = json.loads((Path(__file__).parent / "seconds.json").read_text())
+SHARE = 0.3  # seconds of `make test` that a test has for all its cases, if its mark `share` says nothing else
 
 gc.disable()  # until all is collected, of which nothing is garbage
 torch.set_num_threads(1)
@@ -23,14 +30,32 @@ settings.register_profile("all", deadline=None, max_examples=40)
 
 def pytest_configure(config: pytest.Config) -> None:
     """`make test` draws fewer examples than `make test-all`, and fewer figures."""
-    fast = config.getoption("markexpr") == "not slow"
+    fast = config.getoption("markexpr").startswith("not slow")
     settings.load_profile("fast" if fast else "all")
     if fast:
         os.environ[UNDRAWN] = "1"
 
 
+def affordable(cost: float, share: float, n: int) -> set[int]:
+    """Which of `n` cases of a test `make test` runs, evenly spread: as many as fit the share, at `cost` seconds each."""
+    fit = min(n, int(share / cost + 1e-9))
+    return {i * n // fit for i in range(fit)}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that train for minutes come first: the last of them would leave all workers but one idle."""
+    """Cases beyond the share of their test are slow. Tests that train for minutes come first, or all workers would wait for one."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            cases[item.nodeid.split("[")[0]].append(item)
+    for test, cost in SECONDS.items():
+        mark = cases[test][0].get_closest_marker("share") if cases[test] else None
+        chosen = affordable(cost, mark.args[0] if mark else SHARE, len(cases[test]))
+        for i, item in enumerate(cases[test]):
+            if i not in chosen:
+                item.add_marker(pytest.mark.slow)
+                item.add_marker(pytest.mark.costly)
     items.sort(key=lambda item: item.path.name != "test_results.py")
 
 

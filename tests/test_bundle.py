@@ -109,6 +109,7 @@ sys.stdout.buffer.write(model.predict_proba(pandas.read_csv(sys.argv[2]).iloc[ro
 """
 
 
+@pytest.mark.share(8)
 def test_another_process_elsewhere_gives_the_same_bits(
     made: tuple[eq.Federation, Any, Path, pd.DataFrame], tmp_path: Path
 ) -> None:

@@ -325,6 +325,7 @@ def marked() -> list[tuple[Tensor, Tensor]]:
     ),
 )
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
+@pytest.mark.share(3)
 def test_processes_give_the_same_bits(method: str, kind: str, pool: Processes) -> None:
     sizes = (9, 13, 9, 13, 9) if kind == "batchnorm" else UNEQUAL
     alone, spread_out = (fitted(method, 3, kind=kind, sizes=sizes, engine=e) for e in ("sequential", pool))

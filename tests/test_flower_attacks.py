@@ -31,6 +31,8 @@ from equipoise.flower.site.task import Task
 from equipoise.system.text import key_of
 from helpers import others_slow
 
+pytestmark = pytest.mark.share(1.3)
+
 NAMES = ("a", "b", "c", "d")
 Lie = Callable[[str, str, Parcel], Parcel]
 
@@ -194,6 +196,7 @@ QUICK = ((0, "train.masked", "bcd"), (0, "train.sum", "a"), (1, "train.masked", 
         for change in OTHERS for kind in ("train.masked", "train.sum") for to in ("a", "bcd")
     ],
 )  # fmt: skip
+@pytest.mark.share(2)
 def test_no_sum_over_sites_that_were_told_different_experiments(
     kind: str, change: dict[str, Any], lied_to: str, tmp_path: Path, updates: dict[Any, Tensor], totals: list[Tensor]
 ) -> None:

@@ -627,6 +627,7 @@ FAST = ("fedavg:uniform", "dp", "scaffold(option=1)+fedbn")
 
 
 @pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.slow] * (m not in FAST)) for m in MASKED])
+@pytest.mark.share(2)
 def test_a_masked_run_is_the_simulated_one(method: str, wire: Wire) -> None:
     """To fixed point, and also where a third of the sites vanish between their vectors and their seeds."""
     simulated, fed = both(method, sizes=(*UNEQUAL, 11))
@@ -901,6 +902,7 @@ def changed(parcel: Parcel, where: int, how: str) -> Parcel:
 
 @pytest.mark.parametrize("kind", others_slow(["train.masked", "train.sum"], fast=(1,)))
 @pytest.mark.parametrize(("method", "step"), [("fedavg", 9), pytest.param("scaffold", 1, marks=pytest.mark.slow)])
+@pytest.mark.share(4)
 def test_no_field_of_a_message_is_another_for_one_site(
     kind: str, method: str, step: int, tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1087,6 +1089,7 @@ OF_JOB = sorted({f.name for f in fields_of(Job)} - {*fingerprint.OF_CLIENT})
 
 
 @pytest.mark.parametrize("name", OF_JOB)
+@pytest.mark.share(2)
 def test_whatever_differs_in_the_job_of_one_site_its_masks_do_not_cancel(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def case(kind: str, fields: Mapping[str, Any], run: str = "scaffold") -> Case:
         pytest.param("server", 200, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.share(5)
 def test_changed_messages_break_no_promise(side: str, messages: int) -> None:
     wrong: list[Any] = []
 

@@ -60,6 +60,7 @@ def test_there_are_entries() -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry["id"] for entry in ENTRIES])
+@pytest.mark.share(20)
 def test_golden(entry: dict[str, Any]) -> None:
     if entry["id"] in SKIPPED:
         assert entry["optional"] or entry["id"] in NOT_OFFERED, f"{entry['id']} is not optional and must not be skipped"

@@ -21,6 +21,7 @@ PUBLIC = {
 }
 
 
+@pytest.mark.share(6)
 def test_values_are_called_by_what_they_hold() -> None:
     source, names = ROOT / "src/equipoise", set()
     for path in source.rglob("*.py"):

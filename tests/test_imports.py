@@ -75,6 +75,7 @@ def test_the_one_unpickler_knows_its_globals() -> None:
     assert len(cifar.GLOBALS) == 5  # four things, one of them under its old and its new name
 
 
+@pytest.mark.share(6)
 def test_import_is_light() -> None:
     """Plots, tables, the command line, image files, scikit-learn and Flower are imported where they are used, in no run that needs none."""
     never = ["matplotlib", "pandas", "sklearn", "flwr", "typer", "PIL", "scipy.io", "pydicom", "datasets"]

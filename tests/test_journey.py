@@ -41,6 +41,7 @@ def settings(path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [30, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.share(10)
 def test_ten_commands(every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (python,) = blocks(PAGE, "python")

@@ -22,6 +22,8 @@ from equipoise.report.rendering import rich_sheets
 from test_report import Page
 from test_report_page import CONTRAST, CUT
 
+pytestmark = pytest.mark.share(0.8)
+
 METHODS = ["fedavg", "qffl", "fedheal", "fedprox(mu=0.1)", "afl"]
 SCENARIOS = ["digits", "label-skew", "adult", "quality", "diabetes"]
 

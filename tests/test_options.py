@@ -645,6 +645,7 @@ def require_effect(call: Any, base: Base, added: Any, patch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("base", "added"), cases([RUN, COMPARE, TUNE]))
+@pytest.mark.share(5)
 def test_settings_of_training_reach_the_runs(
     place: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch, base: Base, added: Any
 ) -> None:
@@ -653,6 +654,7 @@ def test_settings_of_training_reach_the_runs(
 
 
 @pytest.mark.parametrize(("base", "added"), cases(OTHERS))
+@pytest.mark.share(4)
 def test_options_change_something_or_are_refused(
     trained: Path, equipoise: Any, monkeypatch: pytest.MonkeyPatch, base: Base, added: Any, tmp_path: Path
 ) -> None:
@@ -911,6 +913,7 @@ def test_every_keyword_of_comparisons_and_choices_has_an_entry() -> None:
 @pytest.mark.parametrize(
     ("function", "name"), [(function, name) for function, keywords in SWEEPS.items() for name in keywords]
 )
+@pytest.mark.share(4)
 def test_keywords_of_comparisons_and_choices_change_something_or_are_refused(
     function: Any, name: str, tmp_path: Path
 ) -> None:

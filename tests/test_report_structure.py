@@ -117,6 +117,7 @@ def test_a_number_is_one_entry_and_its_column_another(monkeypatch: pytest.Monkey
         assert "median" in shown
 
 
+@pytest.mark.share(4)
 def test_no_private_name_is_taken_from_another_file() -> None:
     for file in sorted(SOURCE.rglob("*.py")):
         takes_no_private_name(file)

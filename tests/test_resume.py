@@ -43,6 +43,8 @@ from run_helpers import (
     zygote,
 )
 
+pytestmark = pytest.mark.share(1)
+
 Call = Callable[..., Any]
 STATEFUL = ("scaffold+fedheal", "moon+fedheal", "ditto+afl")
 
@@ -383,6 +385,7 @@ def test_trim_keeps_what_the_checkpoint_counts_on(tmp_path: Path) -> None:
 
 
 # two at once
+@pytest.mark.share(4)
 def test_a_second_process_on_the_same_run_is_refused(equipoise: Call, zygote: Zygote, tmp_path: Path) -> None:
     settings = config(rounds=24)
     directory = started(tmp_path / "run", settings)

@@ -223,6 +223,7 @@ def test_the_glyphs_are_small_and_hold_no_pickle():
     assert (glyphs["masks"].reshape(230, -1).max(1) > 200).all()
 
 
+@pytest.mark.share(4)
 def test_scenarios_load_by_name_and_errors_help(monkeypatch, tmp_path):
     monkeypatch.setattr(catalog, "INSTALLED", tmp_path)
     for name, entry in SCENARIOS.items():

@@ -219,6 +219,7 @@ def test_cells_are_the_same_on_one_machine_and_on_two(
     assert one["scenarios"][0]["shown"] == "mean over the last 2 evaluated rounds"
 
 
+@pytest.mark.share(4)
 def test_results_are_those_of_the_suite_and_against_its_reference(suite: benchmark.Suite, tmp_path: Path) -> None:
     run(suite, tmp_path / "b", methods=["qffl", "fedprox"], jobs=1)
     results = document(suite, tmp_path / "b")["cells"]["tiny"]  # with what was submitted before

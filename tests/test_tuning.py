@@ -311,6 +311,7 @@ def test_the_best_draw_is_that_of_a_plain_search() -> None:
     assert choice.taken.trial.draw == max(useful, key=lambda d: (reached[d], -d))
 
 
+@pytest.mark.share(3)
 def test_halving_continues_the_better_half_bit_for_bit() -> None:
     halved, whole = (tuned(["fedprox"], draws=8, by="mean", halving=halving, rounds=8) for halving in (True, False))
     trials = {t.trial.draw: t for t in whole.choices["fedprox"].tried}
@@ -744,6 +745,7 @@ def test_a_sampler_that_learns_is_repeatable(tmp_path: Path) -> None:
 
 
 # the command line
+@pytest.mark.share(6)
 def test_a_choice_is_a_file_for_other_commands(tmp_path: Path, equipoise: Any) -> None:
     base = ("--runs", tmp_path, "--rounds", 4, *TINY)
     done = equipoise("tune", "fedavg", "fedprox", "--draws", 4, "--by", "worst", "--name", "t", *base, "--json")

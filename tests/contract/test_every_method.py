@@ -166,6 +166,7 @@ def run(name: str, kind: str = "mlp") -> eq.Federation:
 
 # (a) engines
 @every_case
+@pytest.mark.share(12)
 def test_engines_agree(name: str, kind: str) -> None:
     checks.engines_agree(subject(name, kind))
 
@@ -192,6 +193,7 @@ def test_stacks_hold_several_clients(kind: str) -> None:
 
 # (b) stop and resume
 @any_case
+@pytest.mark.share(2)
 def test_resumed_run_is_the_same_bit_for_bit(name: str, kind: str) -> None:
     checks.resumed_run_is_the_same(subject(name, kind))
 
@@ -200,6 +202,7 @@ def test_resumed_run_is_the_same_bit_for_bit(name: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "engine"), cases(NAMES, REPRESENTATIVE, "sequential") + cases(METHODS, ("scaffold", "fedbn"), "stacked")
 )
+@pytest.mark.share(2)
 def test_hooks_are_pure(name: str, engine: str) -> None:
     hooks_are_pure(subject(name), engine)
 
@@ -443,6 +446,7 @@ def neutral_gap(case: Neutral, kind: str) -> float:
 
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", [*NEUTRAL.values(), *MORE_NEUTRAL], ids=lambda case: case.text)
+@pytest.mark.share(4)
 def test_neutral_value_gives_the_reference(case: Neutral, kind: str) -> None:
     assert neutral_gap(case, kind) <= case.within
 
@@ -729,5 +733,6 @@ def test_the_network_given_is_never_changed() -> None:
 
 @pytest.mark.parametrize("kind", ["mlp", pytest.param("batchnorm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.share(2)
 def test_a_stack_is_not_visited_one_by_one(method: str, kind: str) -> None:
     checks.stacks_stay_whole(subject(method, kind))

@@ -50,6 +50,7 @@ def same(simulated: eq.Federation, sites: eq.Federation, states: Path) -> None:
     ("name", "kind"),
     [pytest.param(n, k, id=f"{n}-{k}", marks=[pytest.mark.slow] * ((n, k) not in FAST)) for n, k in CASES],
 )
+@pytest.mark.share(3)
 def test_sites_give_the_same_bits(name: str, kind: str, tmp_path: Path) -> None:
     sites = consortium(name, kind=kind, sizes=SIZES[kind], tests=evaluation_sets(), states=tmp_path)
     sites.fit(ROUNDS, progress=False)
