@@ -352,7 +352,7 @@ class Bounds:
     low, high : the least and the largest number of it.
     samples : whether its numbers add up to no more than the client's samples.
     steps : whether it is a distance that the client's steps can go: 0, or from one step's to that of all.
-    length : whether it may be no more than ``norm_limit`` times as long as the median of the round, as an update: of the ``"client"``
+    length : whether it may be only so many times as long as the median of the round, as an update: of the ``"client"``
         or, where it grows with its samples, of a ``"sample"``; empty for a report that is not compared.
     """
 

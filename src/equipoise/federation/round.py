@@ -369,12 +369,12 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     taken = _take(now, ids, answers)
     problems = _not_finite(trial, job, taken)
     problems |= _attack(trial, job, taken.trained, sorted(set(taken.rows) - problems.keys()))
-    if not trial.summed:
+    past, limit = now.norms, trial.settings.norm_limit
+    if not trial.summed:  # of a sum nobody sees one client's answer
         cannot_be = guard.bad_buffers(taken.trained, job, taken.rows) | guard.out_of_range(taken.fitting, job)
         problems |= {row: why for row, why in cannot_be.items() if row not in problems}
-    past = now.norms
-    if trial.settings.norm_limit is not None:
-        past = _check_lengths(trial, now, asked, job, taken, trial.settings.norm_limit, problems)
+        if limit is not None:
+            past = _check_lengths(trial, now, asked, job, taken, limit, problems)
     sent, odd = _alike(_good(taken.fitting, problems))
     problems |= dict.fromkeys(odd, "its report has another shape than those of other clients")
     rows = [row for some, _, _ in sent for row in some]

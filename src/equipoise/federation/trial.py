@@ -170,7 +170,7 @@ class Progression:
     of clients that are away there is one dictionary of receipts instead.
     ``given`` [N, G] is what each client was handed, if a rule rewards them differently, and ``sent`` [N] the bytes that
     took; ``own`` [N, G] is what each trained, if a rule keeps coordinates private; ``norms`` [N, 25] are the lengths of each client's
-    last updates, NaN before the first, where ``norm_limit`` is set. What there is of every client may be
+    last updates, NaN before the first, where lengths are limited. What there is of every client may be
     :class:`equipoise.core.client_rows.Rows`, see :meth:`equipoise.Setup.per_client`.
     """
 

@@ -505,7 +505,7 @@ def execute(
     ``data`` is where the data are, if not where they were. After ``until`` rounds in all, the run pauses.
 
     ``workers`` is how many clients to visit at a time (default: as many as there are cores); no result depends on it. ``changes``
-    are settings from now on: ``norm_limit``, ``quorum``.
+    are settings from now on, of those that may change.
 
     Raises
     ------

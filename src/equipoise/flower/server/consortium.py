@@ -155,8 +155,7 @@ class Consortium:
         masked, times = self.masked, self.sites.times
         times.clear()
         if masked is not None:
-            settings = replace(trial.settings, norm_limit=None)  # nobody sees a length
-            trial = replace(trial, engine=masked.engine(trial), settings=settings, summed=True)
+            trial = replace(trial, engine=masked.engine(trial), summed=True)
         following, record = one_round(trial, now, rounds)
         site, answered = ([times.get(m, (None, None))[k] for m in record["ids"]] for k in (0, 1))
         record |= {"times": {"site": site, "answered": answered}}
