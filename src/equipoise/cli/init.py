@@ -18,7 +18,7 @@ from typer import Option
 from equipoise.cli.console import out, plain_table, print_json, require_free
 from equipoise.cli.options import SETTINGS, Json, Task, grouped, help_of, option_field
 from equipoise.core.settings import SCENARIO
-from equipoise.data.tables.options import Options
+from equipoise.data.tables.options import SHARE, Options
 from equipoise.system import own_code, places, trust
 from equipoise.system.errors import DamagedError
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
@@ -156,7 +156,7 @@ def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None)
 def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """The user's data, and their division with seed 0."""
     from equipoise.data.formats.reading import read_user_data
-    from equipoise.scenarios.own import SHARE, columns_of, divided, edges, require_used, rounding, test_sets
+    from equipoise.scenarios.own import columns_of, divided, edges, require_used, rounding, test_sets
 
     download, between = options.get("download", False), edges(options.get("range"))
     columns = replace(columns_of(**options), choose=True)

@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 import tomli_w
 
 from equipoise.core.rates import Rate, rate, scaled, text
+from equipoise.core.settings import documented
 from equipoise.core.solver import Solver
 from equipoise.federation.method import Method
 from equipoise.metrics.statistics import spearman
@@ -49,24 +50,23 @@ TUNING, PAGE = "tuning.json", "tuning.html"
 WAVES: Final = 4  # in which a sampler that learns asks for its draws
 
 
+@documented
 @dataclass(frozen=True)
 class Budget:
-    """How settings are chosen; the same for every method.
-
-    Parameters
-    ----------
-    validation : share of each client's training samples that is held out and judged by.
-    sampler : ``"random"``, or ``"optuna"``, which learns from the first rung of earlier draws.
-    seed : decides the draws.
-    """
+    """How settings are chosen; the same for every method."""
 
     draws: int = setting(number(16, 1), "settings that are tried per method, the defaults with them", marks="free")
     by: str = setting(choice(*CRITERIA), "the criterion, one of `equipoise.records.criteria.CRITERIA`", marks="free")
     trials: int = setting(number(1, 1), "runs of each draw, with seeds of their own", marks="free")
-    validation: float = number(0.2, 0, 1, above=True, below=True)
-    halving: bool = setting(field(default=True), "whether the worse half ends after each rung", marks="free")
-    sampler: str = choice("random", "optuna")
-    seed: int = number(0, 0)
+    validation: float = setting(
+        number(0.2, 0, 1, above=True, below=True),
+        "share of each client's training samples that is held out and judged by",
+    )
+    halving: bool = setting(field(default=True), "whether only the better half continues after a rung", marks="free")
+    sampler: str = setting(
+        choice("random", "optuna"), "how draws are made; optuna learns from the first rung of others"
+    )
+    seed: int = setting(number(0, 0), "decides the draws")
 
     def __post_init__(self) -> None:
         check_fields(self, "tune: ")
