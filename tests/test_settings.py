@@ -75,6 +75,8 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
             "flower.settings",
             "runs.configuration",
             "runs.directory",
+            "runs.choosing",
+            "runs.experiment",
         )
     ]
     for name in (*names, "pages"):  # read again, with what is declared
@@ -83,7 +85,7 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
             monkeypatch.setattr(sys.modules[package], module, import_module(name))
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setitem(sys.modules, name, import_module(name))
-    options, init, choices, app, configuration, directory = (sys.modules[name] for name in names)
+    options, init, choices, app, configuration, directory, choosing, experiment = (sys.modules[name] for name in names)
 
     assert options.help_of("zeal") == "How much a client does, in [0, 1] [default: 0.5]."
     assert (options.PANEL["zeal"], options.PANEL["herd"]) == ("Evaluation and output", "Clients")
@@ -107,6 +109,8 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
         directory.start(replace(chosen, zeal=0.75), tmp_path / "run")
     assert directory.identity(chosen)["zeal"] == 0.25
     assert {"gloss", "herd"} <= {*directory.OWN}
+    assert choosing.conditional(dict.fromkeys(("zeal", "gloss", "herd"), 0.5)).keys() == {"zeal", "herd"}
+    assert {"zeal", "gloss", "herd"} <= experiment.TRAINED
 
 
 @in_one(
