@@ -60,7 +60,7 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
 
     @dataclass(frozen=True, kw_only=True)
     class More(RunSettings):
-        zeal: float = measuring(number(0.5, 0, 1), "how much a client does")
+        zeal: float = measuring(number(0.5, 0, 1), "how much a client {does|predicts}")
         gloss: int = showing(number(1, 0), "how much is told")
         herd: int = joint(number(1, 0), "how clients meet", marks="together simulated")
 
@@ -75,6 +75,8 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
             "flower.settings",
             "runs.configuration",
             "runs.directory",
+            "runs.choosing",
+            "runs.experiment",
         )
     ]
     for name in (*names, "pages"):  # read again, with what is declared
@@ -83,13 +85,14 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
             monkeypatch.setattr(sys.modules[package], module, import_module(name))
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setitem(sys.modules, name, import_module(name))
-    options, init, choices, app, configuration, directory = (sys.modules[name] for name in names)
+    options, init, choices, app, configuration, directory, choosing, experiment = (sys.modules[name] for name in names)
 
     assert options.help_of("zeal") == "How much a client does, in [0, 1] [default: 0.5]."
     assert (options.PANEL["zeal"], options.PANEL["herd"]) == ("Evaluation and output", "Clients")
     assert {"zeal", "gloss", "herd"} <= options.TRAINING.keys()
     (tmp_path / "my.toml").write_text("zeal = 0.25\n")
     assert init.read(tmp_path / "my.toml")["zeal"] == 0.25
+    assert "how much a client predicts, in [0, 1]" in init._text(None, {}, [], regression=True)
     given = dict.fromkeys(options.TRAINING) | {"config_file": tmp_path / "my.toml", "gloss": 3}
     chosen = choices.read(given).config("fedavg", 0)
     assert (chosen.zeal, chosen.gloss, chosen.herd) == (0.25, 3, 1)
@@ -106,6 +109,8 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
         directory.start(replace(chosen, zeal=0.75), tmp_path / "run")
     assert directory.identity(chosen)["zeal"] == 0.25
     assert {"gloss", "herd"} <= {*directory.OWN}
+    assert choosing.conditional(dict.fromkeys(("zeal", "gloss", "herd"), 0.5)).keys() == {"zeal", "herd"}
+    assert {"zeal", "gloss", "herd"} <= experiment.TRAINED
 
 
 @in_one(
@@ -150,6 +155,21 @@ def test_a_checkpoint_older_than_a_setting_had_its_default() -> None:
     assert differences(older, ours) == []
     assert differences(older, {**ours, "precision": "bf16"}) == [("settings", "precision", "full", "bf16")]
     assert differences(older, {**ours, "epochs": 2}) == [("settings", "epochs", 1, 2)]
+
+
+def test_a_setting_of_the_local_optimiser_is_one_by_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert core_settings.OF_SOLVER == ("lr", "momentum", "weight_decay", "clip")
+    monkeypatch.setattr(core_settings, "OF_SOLVER", (*core_settings.OF_SOLVER, "decay"))
+    with pytest.raises(TypeError, match="decay belongs to the local optimiser"):
+        changed(None, {"decay": 0.5})
+
+
+def test_a_meaning_may_be_empty_where_numbers_are_predicted() -> None:
+    positive, label = (cls.__dataclass_fields__[name] for cls, name in ((RunSettings, "positive"), (Options, "label")))
+    assert meaning(positive).startswith("the class that")
+    assert meaning(positive, numbers=True) == ""
+    assert meaning(label) == "column of the class, or of the number to predict"
+    assert meaning(label, numbers=True) == "column of the number to predict"
 
 
 def test_a_misspelt_mark_is_refused_where_it_is_given_and_where_it_is_asked() -> None:

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -17,8 +18,8 @@ from typer import Option
 from equipoise.cli.console import out, plain_table, print_json, require_free
 from equipoise.cli.options import SETTINGS, Json, Task, grouped, help_of, option_field
 from equipoise.core.settings import SCENARIO
-from equipoise.data.tables.options import Options
-from equipoise.system import own_code, trust
+from equipoise.data.tables.options import SHARE, Options
+from equipoise.system import own_code, places, trust
 from equipoise.system.errors import DamagedError
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import meaning
@@ -50,16 +51,6 @@ MEANINGS = {  # in the order of the file
 }
 
 
-OF_NUMBERS = {  # what is said where numbers are predicted; nothing of what needs classes
-    "positive": "",
-    "alpha": "of that division, >= 0.01: the lower, the more the clients' numbers differ",
-    "label": "column of the number to predict",
-    "not_missing": "words that are names of clients or groups here, such as NA",
-    "contribution_rounds": "",
-    "measures": "measured in addition to RMSE, MAE and R²: your own",
-    "select": "which model is exported: last, or best-validation, that of the round with the best RMSE on what clients hold out",
-    "stop_on": "what patience looks at: accuracy (here the validation RMSE), loss, or worst (the worst group's RMSE)",
-}
 ABOUT: About = {
     "title": "Sepsis within 24 hours",
     "purpose": "Which patients a nurse looks at again. It does not decide about treatment.",
@@ -165,7 +156,7 @@ def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None)
 def _data(data: str, options: Mapping[str, Any]) -> tuple[UserData, Parts, dict[str, list[int]]]:
     """The user's data, and their division with seed 0."""
     from equipoise.data.formats.reading import read_user_data
-    from equipoise.scenarios.own import SHARE, columns_of, divided, edges, require_used, rounding, test_sets
+    from equipoise.scenarios.own import columns_of, divided, edges, require_used, rounding, test_sets
 
     download, between = options.get("download", False), edges(options.get("range"))
     columns = replace(columns_of(**options), choose=True)
@@ -327,12 +318,11 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         *("#   " + "".join(c if c.isprintable() else " " for c in fact) for fact in facts),
         "",
     ]
-    said = OF_NUMBERS if regression else {}
-    for name, text in (MEANINGS | {name: text for name, text in said.items() if name in MEANINGS}).items():
+    for name, text in (MEANINGS | {name: meaning(f, numbers=regression) for name, f in SETTINGS.items()}).items():
         value = chosen.get(name, examples.get(name))
         if value is None:
             about = SETTINGS[name].metadata
-            value = "mine.py:cost" if name in said else about["example"]
+            value = "mine.py:cost" if regression and name == "measures" else about["example"]
             usual[name] = "none" if about["usual"] == SCENARIO else about["usual"]
         default = f"; default: {usual[name]}" if name in usual and name not in chosen else ""
         lines += [_line(name, value, text + default, off=name not in chosen)] * bool(text)
@@ -342,7 +332,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         "# fedheal.tau = 0.4",
     ]
     for name, option in OPTIONS.items() if own else ():
-        text, example = said.get(name, meaning(option)), option.metadata["example"]
+        text, example = meaning(option, numbers=regression), option.metadata["example"]
         if name in MEANINGS or name == TABLE or not text:  # which has a table of its own, or needs classes
             continue
         text += f"; default: {option.metadata['usual']}" * (example is not None and name not in options)
@@ -394,8 +384,8 @@ def read(path: Path) -> dict[str, Any]:
         from equipoise.records.directory import CHOSEN as CHOICE
         from equipoise.runs.choosing import FOLDER
 
-        places = (path / CHOICE, path / FOLDER / CHOICE, path.parent / FOLDER / CHOICE)
-        chosen = next((f"The settings that were chosen are in {place}" for place in places if place.exists()), "")
+        files = (path / CHOICE, path / FOLDER / CHOICE, path.parent / FOLDER / CHOICE)
+        chosen = next((f"The settings that were chosen are in {file}" for file in files if file.exists()), "")
         advice = chosen or "Correct the path, or write a file with: equipoise init"
         raise ValueError(f"{path} cannot be read ({error.strerror}). {advice}.") from None
     except DamagedError:
@@ -437,9 +427,7 @@ def read(path: Path) -> dict[str, Any]:
     overrides, options = ({k: v for k, v in flat.items() if ("." in k) is dotted} for dotted in (True, False))
     if isinstance(table.get("measures"), list):
         table["measures"] = ", ".join(map(str, table["measures"]))
-    for name in ("method", "network", "optimizer", "data", "measures", "task"):
-        if isinstance(text := table.get(name), str):
-            table[name] = own_code.whole(text, path.parent)
+    table = places.replaced(table, (*places.CODE, ("data",)), partial(own_code.whole, folder=path.parent))
     trust.require_file(path, {**table, "set": settings}, *filter(None, [table.get("track")]))
     if "data" in table and not own_code.split(table["data"])[0]:
         beside = path.parent / Path(table["data"]).expanduser()

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from equipoise.cli import options
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
+from equipoise.data.tables.options import WRITTEN
 from equipoise.system.files import ANYWHERE, read_regular
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
@@ -19,7 +20,7 @@ from equipoise.system.suggestions import require_use
 if TYPE_CHECKING:
     from equipoise.records.meta import About
 
-READING = ("sep", "decimal", "thousands", "encoding", "not_missing")  # of a table that is text
+READING = (*WRITTEN, "not_missing")  # of a table that is text
 READERS = ("researchers", COMMITTEE := "committee")
 
 

@@ -71,15 +71,16 @@ def by_name(default: float, low: float, high: float = Range.high, **ends: bool) 
     return field(default=default, metadata={"allowed": allowed})
 
 
-basic = partial(setting, group="Method and data")
+basic = partial(setting, group="Method and data", marks="planned")
+solving = partial(setting, marks="solver")
 joint = partial(setting, group="Clients", marks="together")
 present = partial(setting, group="Clients", marks="together simulated presence")
 attacking = partial(setting, group="Clients", marks="together simulated")
 measuring = partial(setting, group="Evaluation and output")
 choosing = partial(measuring, marks="together")
-showing = partial(measuring, marks="shown free")
-computing = partial(setting, group="Advanced", marks="machine")
-operating = partial(setting, group="Advanced", marks="operation free")
+showing = partial(measuring, marks="shown free apart")
+computing = partial(setting, group="Advanced", marks="machine apart")
+operating = partial(setting, group="Advanced", marks="operation free apart")
 
 
 def documented(cls: type[Made]) -> type[Made]:
@@ -96,7 +97,9 @@ class Settings:
     """The settings of a federation."""
 
     seed: int = basic(
-        number(0, 0, 2**63 - 1), "decides every random choice: the division of the data, the first model, the batches"
+        number(0, 0, 2**63 - 1),
+        "decides every random choice: the division of the data, the first model, the batches",
+        marks="data planned apart",
     )
     epochs: int = setting(number(1, 1), "passes of a client over its data in one round", SCENARIO)
     steps: int | None = setting(
@@ -140,23 +143,24 @@ class Settings:
     validation: float = measuring(
         number(0.0, 0, 1, below=True),
         "share of each client's own training samples that it holds out, on which models are validated; 0 for none",
+        marks="data planned apart",
     )
     contribution_rounds: int = measuring(
         number(1, 1),
-        "last rounds of training alone over which the accuracy that a client reaches alone is averaged, where contributions are measured",
+        "{last rounds of training alone over which the accuracy that a client reaches alone is averaged, where contributions are measured|}",
         marks="newer",
     )
     engine: str | Engine = computing(  # noqa: RUF009
         field(default="auto"),
         "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; results differ by rounding only",
-        marks="machine local free",
+        marks="machine local free apart",
     )
     chunk: int | None = computing(
         number(None, 1, whole=True),
         "most clients of a stack, with engine stacked",
         "a quarter of those that train, from 20 to 256",
         example=64,
-        marks="machine local free",
+        marks="machine local free apart",
     )
     precision: str = setting(
         choice("full", "bf16"),
@@ -173,7 +177,7 @@ class Settings:
     quorum: float = joint(
         number(0.5, 0, 1), "least share of the selected clients that must answer well", marks="together free"
     )
-    device: str = computing(text("cpu"), "where to compute: cpu or cuda", marks="machine local free")
+    device: str = computing(text("cpu"), "where to compute: cpu or cuda", marks="machine local free apart")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", str(self.device))
@@ -213,7 +217,7 @@ class RunSettings:
     method: str = basic(
         text("fedavg"),
         "one method or a sum of parts, such as fedprox+fedheal; see `equipoise methods`; a part may be your own, mine.py:Prox",
-        marks="together",
+        marks="together planned apart",
     )
     rounds: int = basic(number(20, 1), "communication rounds", SCENARIO)
     optimizer: str = setting(
@@ -221,15 +225,16 @@ class RunSettings:
         "local optimiser: sgd, adam, adamw, or your own, solvers.py:Mine",
         SCENARIO,
     )
-    lr: float | str = setting(
+    lr: float | str = solving(
         rates(0.01),
         "local learning rate: a number, cosine(0.1, warmup=5), step(0.1, every=10, gamma=0.5), exponential(0.1, gamma=0.95), or by "
         "layers, layers(0.01, head=0.1, blocks=0)",
         SCENARIO,
+        marks="solver apart",
     )
-    momentum: float = setting(number(0.0, 0, 1, below=True), "momentum of sgd", SCENARIO)
-    weight_decay: float = setting(number(0.0, 0, below=True), "how strongly weights are pulled to zero", SCENARIO)
-    clip: float | None = setting(
+    momentum: float = solving(number(0.0, 0, 1, below=True), "momentum of sgd", SCENARIO)
+    weight_decay: float = solving(number(0.0, 0, below=True), "how strongly weights are pulled to zero", SCENARIO)
+    clip: float | None = solving(
         number(None, 0, above=True, below=True), "largest norm of a local gradient", "none", example=10.0
     )
     head: str | None = setting(
@@ -248,20 +253,22 @@ class RunSettings:
         "tracker to which records are sent while it trains: mlflow, tensorboard, wandb or trackio, with a place after a colon",
         "none",
         example="mlflow:http://localhost:5000",
-        marks="shown local free",
+        marks="shown local free apart",
     )
     measures: str | None = measuring(
         text(None),
-        "measured in addition to the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost",
+        "measured in addition to {the accuracy, with commas: balanced, auc, f1, mcc, kappa, ece, brier, log_loss, or your own, mine.py:cost|RMSE, "
+        "MAE and R²: your own}",
         "the scenario's",
         example="f1, mine.py:cost",
-        marks="local",
+        marks="local apart",
     )
     positive: str | None = showing(
         text(None),
-        "the class that true-positive rates, equal opportunity and missed cases are about, by its name, against all others",
+        "{the class that true-positive rates, equal opportunity and missed cases are about, by its name, against all others|}",
         "by the names of two classes (1, yes, true, positive, case), else the second of two",
         example="disease",
+        marks="shown free",
     )
     least_group: int = showing(
         number(10, 1),
@@ -269,14 +276,15 @@ class RunSettings:
     )
     select: str = choosing(
         choice("last", "best-validation"),
-        "which model is exported: last, or best-validation, that of the round with the best accuracy on what clients hold out",
+        "which model is exported: last, or best-validation, that of the round with the best {accuracy|RMSE} on what clients hold out",
     )
     patience: int | None = choosing(
         number(None, 1, whole=True), "stop when validation has not improved for so many rounds", "none", example=10
     )
     stop_on: str = choosing(
         choice("accuracy", "loss", "worst"),
-        "what patience looks at: validation accuracy, loss, or the worst group's accuracy",
+        "what patience looks at: {validation accuracy, loss, or the worst group's accuracy|accuracy (here the validation RMSE), loss, or worst "
+        "(the worst group's RMSE)}",
     )
 
     def __post_init__(self) -> None:
@@ -288,7 +296,7 @@ class RunSettings:
         from equipoise.core.solver import SGD, Adam, checked  # torch, which is slow to load
 
         if own_code.split(self.optimizer)[0]:
-            given = {name: getattr(self, name) for name in ("lr", "momentum", "weight_decay", "clip")}
+            given = {name: getattr(self, name) for name in OF_SOLVER}
             made: Any = own_code.call("optimizer", self.optimizer, given, {})
             if not is_dataclass(made):
                 raise TypeError(f"optimizer {self.optimizer} must be, or give, a frozen dataclass; found {made!r}.")
@@ -296,6 +304,9 @@ class RunSettings:
         if self.optimizer == "sgd":
             return SGD(self.lr, self.momentum, self.weight_decay, self.clip)
         return Adam(self.lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw", clip=self.clip)
+
+
+OF_SOLVER = marked(RunSettings, "solver")
 
 
 def check_settings(holder: Any) -> None:
@@ -326,7 +337,7 @@ def changed(settings: Settings | None, changes: Mapping[str, Any], others: Itera
             f"{type(share).__name__}. Data that the server holds are given as server_validation=(x, y)."
         )
     for name in changes:
-        if name in ("lr", "momentum", "weight_decay", "clip"):
+        if name in OF_SOLVER:
             raise TypeError(f"{name} belongs to the local optimiser: solver=eq.SGD(lr=0.1, momentum=0.9), for example.")
         if name not in names:
             raise TypeError(unknown("keyword", name, [*(others or ()), *names]))

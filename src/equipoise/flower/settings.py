@@ -12,7 +12,7 @@ from typing import Any, Final
 from equipoise.core.settings import RunSettings, Settings, check_settings, operating, simulated
 from equipoise.system import own_code
 from equipoise.system.logs import FORMS
-from equipoise.system.ranges import Options, Range, Text, check, choice, like, marked, misfit, number, setting, text
+from equipoise.system.ranges import Options, Range, Text, check, choice, like, misfit, number, setting, text
 from equipoise.system.suggestions import near
 
 
@@ -70,21 +70,19 @@ class AppSettings(Settings, RunSettings):
         ------
         ValueError : a value is out of its range, or a key is probably misspelt.
         """
-        local = marked(AppSettings, "local")
-        own = {_key(f.name): f for f in fields(AppSettings) if f.name not in local}
+        own = {_key(f.name): f for f in fields(AppSettings) if "local" not in f.metadata["marks"]}
         if "measures" in config:
             raise ValueError(
                 "measures: sites measure what their own task says, Task(measures=...). Leave it out of the run's configuration."
             )
-        for key in config:
-            if key not in own and (meant := near(key, own, cutoff=0.85)):
-                raise ValueError(f"Unknown setting {key!r}.{meant} A key of your own needs a name less like it.")
         values: dict[str, Any] = {}
-        for key, f in own.items():
-            if key in config:
-                values[f.name] = None if f.default is None and config[key] == _off(f) else config[key]
+        for key, value in config.items():
+            if f := own.get(key):
+                values[f.name] = None if f.default is None and value == _off(f) else value
                 if fault := misfit(f, values[f.name]):
                     raise ValueError(f"The run's configuration cannot be used: {key} {fault}.")
+            elif meant := near(key, own, cutoff=0.85):
+                raise ValueError(f"Unknown setting {key!r}.{meant} A key of your own needs a name less like it.")
         return AppSettings(**values)
 
     @property
@@ -94,17 +92,13 @@ class AppSettings(Settings, RunSettings):
 
     def table(self) -> dict[str, Any]:
         """The settings as in ``pyproject.toml``, where a value is never None."""
-        others = marked(AppSettings, "local", "simulated")
-        own = [f for f in fields(self) if f.name not in others]
+        own = [f for f in fields(self) if {"local", "simulated"}.isdisjoint(f.metadata["marks"])]
         return {_key(f.name): _off(f) if (value := getattr(self, f.name)) is None else value for f in own}
 
     def config(self) -> dict[str, Any]:
         """The settings on which the result depends, for ``config.toml``."""
-        every, operation = (
-            {key.replace("-", "_"): x for key, x in self.table().items()},
-            marked(AppSettings, "operation"),
-        )
-        decisive = {name: value for name, value in every.items() if name not in operation}
+        names = {_key(f.name): f.name for f in fields(self) if "operation" not in f.metadata["marks"]}
+        decisive = {names[key]: value for key, value in self.table().items() if key in names}
         if not self.task:  # as in runs of earlier versions
             del decisive["task"]
         return {**decisive, "scenario": "sites", "engine": "flower"}

@@ -30,11 +30,7 @@ from equipoise.system.search import Space
 from equipoise.system.suggestions import unknown
 from equipoise.system.workers import Workers
 
-APART: Final = {  # fields of a configuration that have an entry of their own, or are no conditions of a choice
-    "label", "method", "lr", "seed", "data", "scenario_options", "own_code", "tuned", "report", "sealed", "rewarded", "left_out", "validation",
-    "measures", *marked(RunConfig, "machine", "operation", "shown"),
-} - {"positive"}  # fmt: skip
-OWN_CODE: Final = (*places.CODE, ("task",))  # in the table of a file
+APART: Final = marked(RunConfig, "apart")
 TRIAL: Final = "trial"  # kind of errors: a trial failed for another reason than its settings
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 BY_LAST: Final = "settings are chosen by the last rounds, the same for all draws"
@@ -78,7 +74,7 @@ class Candidates:
         if inside := ", ".join(f"{name}={value}" for name, value in shared.pop("network_options", {}).items()):
             network = shared.get("network") or self.config(next(iter(self.methods)), {}).network
             shared["network"] = f"{network}({inside})"
-        shared, options = (places.replaced(each, OWN_CODE, own_code.whole) for each in (shared, options))
+        shared, options = (places.replaced(each, places.CODE, own_code.whole) for each in (shared, options))
         return {"scenario": shared.pop("scenario"), **shared, **({"set": options} if options else {}), **columns}
 
     def sealed(self, budget: Budget) -> Configure:
@@ -376,9 +372,7 @@ def _data_changed(contents: Content, config: RunConfig) -> list[str]:
     file, its_file = contents.get("file"), _file(config).get("file")
     if file is not None and file == its_file:
         return []
-    draws = {name: getattr(config, name) for name in ("seed", "validation", "sealed", "rewarded")}
-    of_data = {name: getattr(config, name) for name in ("scenario", "scenario_options", "data")}
-    now = Identity(data=_contents(json.dumps({**of_data, **draws})))
+    now = Identity(data=_contents(json.dumps({name: getattr(config, name) for name in marked(RunConfig, "data")})))
     changes = [c for c in Identity(data=contents).differences(now) if c.name not in ("file", "weights")]
     rows = [Path(config.data or "").name] * (None not in (file, its_file))
     return [*map(str, changes)] or rows

@@ -3,12 +3,13 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
-from equipoise.core.settings import RunSettings, Settings, made, operating
+from equipoise.core.settings import OF_SOLVER, RunSettings, Settings, made, operating
 from equipoise.core.task import task_of
 from equipoise.data.tables.columns import several
 from equipoise.engines import ENGINES
@@ -27,6 +28,7 @@ from equipoise.system.suggestions import some
 from equipoise.system.text import read_value
 
 FLOWER = "flower-inproc"  # the engine that asks clients through Flower's messages, in this process
+sealing = partial(setting, marks="newer data apart")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +38,20 @@ class RunConfig(Settings, RunSettings):
     ``seed`` decides the data, too; ``threads`` changes the last bits of a result and is therefore fixed at the start.
     """
 
-    label: str = text()
-    scenario: str = text()
-    scenario_options: dict[str, Any] = field(default_factory=dict)
-    data: str | None = text(None)
+    label: str = setting(text(), "what tables call the run", marks="shown apart")
+    scenario: str = setting(text(), "data and their division", marks="data")
+    scenario_options: dict[str, Any] = setting(field(default_factory=dict), "their options", marks="data apart")
+    data: str | None = setting(text(None), "the user's files, from which they are made", marks="data apart")
     network: str = text()
     network_options: dict[str, Any] = field(default_factory=dict)
     checkpoint_every: int = operating(number(1, 1), "rounds from one checkpoint to the next")
-    sealed: bool = setting(field(default=False), "no test data, as settings are being chosen", marks="newer")
-    rewarded: bool = setting(field(default=False), "of these, by what clients get for their data", marks="newer")
-    left_out: str | None = setting(text(None), "client whose samples are the test set, for the same", marks="newer")
-    own_code: dict[str, str] | None = None  # files of the user's code, and their SHA-256
-    tuned: dict[str, Any] | None = None  # how the settings were chosen, see `equipoise.records.meta.Tuned`
-    report: dict[str, str] | None = None  # what reports for readers outside say, see `equipoise.records.meta.About`
+    sealed: bool = sealing(field(default=False), "no test data, as settings are being chosen")
+    rewarded: bool = sealing(field(default=False), "of these, by what clients get for their data")
+    left_out: str | None = sealing(text(None), "client whose samples are the test set, for the same")
+    own_code: dict[str, str] | None = setting(field(default=None), "SHA-256 of files of the user's code", marks="apart")
+    # how the settings were chosen, see `equipoise.records.meta.Tuned`; what reports for readers outside state, see `About` there
+    tuned: dict[str, Any] | None = setting(field(default=None), "how settings were chosen", marks="about apart")
+    report: dict[str, str] | None = setting(field(default=None), "words of a report", marks="about apart")
 
     @property
     def weights(self) -> Path | None:
@@ -66,9 +69,11 @@ class RunConfig(Settings, RunSettings):
 
         By this a run is found again.
         """
-        said = ("report", "tuned")
         usual = {name: getattr(RunConfig, name) for name in marked(RunConfig, "newer")}
-        return {name: v for name, v in self.table().items() if usual.get(name, ...) != v and name not in said}
+        return {name: v for name, v in self.table().items() if usual.get(name, ...) != v and name not in ABOUT}
+
+
+ABOUT = marked(RunConfig, "about")
 
 
 @dataclass(frozen=True)
@@ -246,12 +251,12 @@ def training_of(protocol: Protocol, chosen: Content) -> Content:
         # The rate of one means nothing to another.
         recommended |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
     if own_code.split(optimizer)[0]:
-        for name in {"momentum", "weight_decay", "clip"} - set(own_code.takes(optimizer)):
+        for name in sorted({*OF_SOLVER} - {"lr", *own_code.takes(optimizer)}):
             if chosen.get(name):
                 raise ValueError(
                     f"--{name.replace('_', '-')} {chosen[name]}: {optimizer} takes no {name}. Leave it out."
                 )
-            recommended[name] = 0.0 if name != "clip" else None
+            recommended[name] = getattr(RunSettings, name)
     elif optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
     return recommended

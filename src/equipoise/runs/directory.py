@@ -53,9 +53,9 @@ from equipoise.system.text import Said, key_of, plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
-SHOWN = ("report", "tuned", *marked(RunConfig, "operation", "shown"))
+SHOWN = marked(RunConfig, "about", "operation", "shown")
 MEASURED = ("standalone_test", "standalone_val")
-OWN = ("label", *marked(RunConfig, "together"), *SHOWN)  # settings that do not matter alone
+OWN = (*marked(RunConfig, "together"), *SHOWN)  # settings that do not matter alone
 MANIFEST = (
     "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
     "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",
@@ -101,7 +101,7 @@ def start(config: RunConfig, directory: Path) -> None:
 
 def _identity(config: RunConfig) -> Identity:
     """What must not change in a run that is continued; options of the scenario by how they are given."""
-    settings = {name: value for name, value in config.table().items() if name not in ("label", "own_code", *SHOWN)}
+    settings = {name: value for name, value in config.table().items() if name not in ("own_code", *SHOWN)}
     options = {f"--set {name}": value for name, value in settings.pop("scenario_options").items()}
     return Identity(settings | options, config.own_code or {})
 

@@ -31,7 +31,7 @@ ENTRIES = {"part": "name", "row": "name", "ours": "what"}  # and what they are c
 NEEDED = {"scenario", "method", "why"}  # what a part, a row and a choice of ours cannot do without
 # What an experiment takes from the one that it is like.
 INHERITED = {"paper", "seeds", "divisions", "columns", "beside", "choice", "calibration", *ENTRIES}
-TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings))} - {"method", "seed", "rounds", "validation"}
+TRAINED = {f.name for f in (*fields(Settings), *fields(RunSettings)) if "planned" not in f.metadata["marks"]}
 
 
 class Strict(BaseModel):

@@ -69,7 +69,6 @@ UNTESTED = (
     "Nothing is tested: there are no test data. Give tests={...} or client_tests=[...]; what clients hold out, validation=0.2, only "
     "chooses and stops."
 )
-OF_CHOICE = ("draws", "trials", "halving", "sampler", "search")  # what only eq.tune takes
 OF_TUNE = "it to eq.tune, and what that returns to compare(..., tune=tuning)"
 OF_TESTS = ("tests", "client_tests")  # what runs that choose settings do not have
 Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
@@ -220,7 +219,8 @@ def compare(
     if last is not None:
         check_whole("last", last, 1)
     check_whole("rounds", rounds, 1)
-    _refuse("compare", given, {"seed": "seeds=[...]", "method": "methods=[...]"} | dict.fromkeys(OF_CHOICE, OF_TUNE))
+    of_choice = dict.fromkeys({"search", *Budget.__dataclass_fields__} - {*Settings.__dataclass_fields__}, OF_TUNE)
+    _refuse("compare", given, of_choice | {"seed": "seeds=[...]", "method": "methods=[...]"})
     if isinstance(tune, bool) or not (tune is None or isinstance(tune, int | Tuning)):
         raise TypeError(
             "tune must be how many settings to try for each method, such as 16, or the Tuning that eq.tune(...) returned, whole; "

@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 import tomli_w
 
 from equipoise.core.rates import Rate, rate, scaled, text
+from equipoise.core.settings import documented
 from equipoise.core.solver import Solver
 from equipoise.federation.method import Method
 from equipoise.metrics.statistics import spearman
@@ -35,7 +36,7 @@ from equipoise.runs.plan import Outcome
 from equipoise.system import own_code, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
-from equipoise.system.ranges import check_fields, choice, fitting, number
+from equipoise.system.ranges import check_fields, choice, fitting, marked, number, setting
 from equipoise.system.seals import sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
 from equipoise.system.suggestions import unknown
@@ -46,32 +47,26 @@ RATE: Final = "lr"  # what every method is tuned by
 AROUND: Final = Interval(0.1, 10, logarithmic=True)  # as a multiple of the given learning rate
 FIRST_SEED: Final = 10_000  # of runs that choose; those that report have smaller ones
 TUNING, PAGE = "tuning.json", "tuning.html"
-REMADE: Final = ("draws", "by", "trials", "halving")  # what a choice may change that is made again from the same runs
 WAVES: Final = 4  # in which a sampler that learns asks for its draws
 
 
+@documented
 @dataclass(frozen=True)
 class Budget:
-    """How settings are chosen; the same for every method.
+    """How settings are chosen; the same for every method."""
 
-    Parameters
-    ----------
-    draws : settings that are tried per method, the defaults with them.
-    by : the criterion, one of `equipoise.records.criteria.CRITERIA`.
-    trials : runs of each draw, with seeds of their own.
-    validation : share of each client's training samples that is held out and judged by.
-    halving : whether only the better half continues after an eighth, a quarter and a half of the rounds.
-    sampler : ``"random"``, or ``"optuna"``, which learns from the first rung of earlier draws.
-    seed : decides the draws.
-    """
-
-    draws: int = number(16, 1)
-    by: str = choice(*CRITERIA)
-    trials: int = number(1, 1)
-    validation: float = number(0.2, 0, 1, above=True, below=True)
-    halving: bool = True
-    sampler: str = choice("random", "optuna")
-    seed: int = number(0, 0)
+    draws: int = setting(number(16, 1), "settings that are tried per method, the defaults with them", marks="free")
+    by: str = setting(choice(*CRITERIA), "the criterion, one of `equipoise.records.criteria.CRITERIA`", marks="free")
+    trials: int = setting(number(1, 1), "runs of each draw, with seeds of their own", marks="free")
+    validation: float = setting(
+        number(0.2, 0, 1, above=True, below=True),
+        "share of each client's training samples that is held out and judged by",
+    )
+    halving: bool = setting(field(default=True), "whether only the better half continues after a rung", marks="free")
+    sampler: str = setting(
+        choice("random", "optuna"), "how draws are made; optuna learns from the first rung of others"
+    )
+    seed: int = setting(number(0, 0), "decides the draws")
 
     def __post_init__(self) -> None:
         check_fields(self, "tune: ")
@@ -562,10 +557,10 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
         raise RunError(f"{directory} is a file. Choose another directory.")
     before = stored(directory / TUNING)
     used = (directory.parent / ORDER).exists()
-    conditions = budget.conditions(rounds)
+    conditions, free = budget.conditions(rounds), marked(Budget, "free") if budget.sampler == "random" else ()
     changes = Identity(conditions | before.get("budget", {})).differences(Identity(conditions))
     for _, name, earlier, value in changes:
-        serves = name in REMADE and budget.sampler == "random" and not {earlier, value} & {ORACLE, COLLABORATION}
+        serves = name in free and not {earlier, value} & {ORACLE, COLLABORATION}
         if used or not serves:
             reuse = f"its runs cannot serve one with {name}={value}"
             why = f"runs beside it have its settings, and {name}={value} was given" if used else reuse

@@ -23,7 +23,7 @@ from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
 from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, ordered, several
-from equipoise.data.tables.options import Options
+from equipoise.data.tables.options import SHARE, Options
 from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
@@ -40,7 +40,6 @@ SUMMARY = "Your own data: a folder per client with a folder per class, a table, 
 PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
 TRANSFORM = Images(mean=(0.5,), std=(0.25,))
 ALPHA, TEST, SIDE = Options.alpha, Options.test, Options.size
-SHARE = ("clients", "alpha", "test", "server_validation")  # options that decide who has which sample
 MANY = 20  # clients, from which on they are tested together unless the user says otherwise
 # bytes of decoded images that are read whole: batches of these cost less, and engines may stack them
 IN_MEMORY = 1 << 28

@@ -15,7 +15,7 @@ from equipoise.system import own_code
 PROJECT = "project"  # in the file of a configuration
 HUB = "hub:"
 # settings, and options in a setting, with references to code, and those that are paths
-CODE = (("method",), ("network",), ("optimizer",), ("measures",), ("scenario_options", "task"))
+CODE = (("method",), ("network",), ("optimizer",), ("measures",), ("task",), ("scenario_options", "task"))
 PATHS = (("network_options", "weights"), ("scenario_options", "lists"))
 
 

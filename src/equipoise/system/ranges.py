@@ -15,7 +15,8 @@ from equipoise.system.search import Interval, Space, Values
 
 INF = float("inf")
 MARKS = (  # see :func:`setting`
-    "together", "simulated", "presence", "machine", "operation", "shown", "free", "local", "newer", "agreed", "written", "column"
+    "together", "simulated", "presence", "machine", "operation", "shown", "about", "solver", "data", "planned", "apart", "free", "local", "newer",
+    "agreed", "written", "column", "share",
 )  # fmt: skip
 
 
@@ -313,19 +314,23 @@ def setting(
     Parameters
     ----------
     parameter : a field with a default and a range.
-    meaning : one line.
+    meaning : one line; ``{a|b}`` in it is ``a`` where classes are predicted, and ``b`` where numbers are.
     usual : the default in words, if a run has another than the field.
     example : a value to show where the default is None.
     group : the title under which the help shows it.
     marks : words with blanks between them. ``together``: it changes only what clients reach together, not what each reaches alone.
         ``simulated``: only a simulation has it; ``presence``: it is about clients that come and go. ``machine``: it is about how runs are
-        computed. ``operation``: no result depends on it. ``shown``: it changes what is shown where, and no training. ``free``: a run that was
-        begun with a different value may continue. ``local``: each site has its own, or none, and no server sets it. ``newer``: earlier
-        versions lack it, and did what the default does. Of the user's own data, ``agreed``: all sites have it in common; ``written``: it is
-        about tables that are text; ``column``: it names one.
+        computed. ``operation``: no result depends on it. ``shown``: it changes what is shown where, and no training. ``about``: it describes
+        a run, which is the same without it. ``solver``: it is the local optimiser's. ``data``: it decides the data of a run. ``planned``: a
+        file that plans several runs has its own place for it. ``apart``: no choice of settings depends on it, or one that does records it
+        elsewhere. ``free``: a run, or a choice, that was begun with a different value may continue. ``local``: each site has its own, or
+        none, and no server sets it. ``newer``: earlier versions lack it, and did what the default does. Of the user's own data, ``agreed``:
+        all sites have it in common; ``written``: it is about tables that are text; ``column``: it names one; ``share``: it decides which
+        client has which sample.
     """
     more = {"meaning": meaning, "usual": usual, "example": example, "group": group, "marks": _checked(marks.split())}
-    return field(default=parameter.default, metadata={**parameter.metadata, **more})
+    default: Any = {"default": parameter.default, "default_factory": parameter.default_factory}
+    return field(**default, metadata={**parameter.metadata, **more})
 
 
 def marked(cls: Any, *marks: str) -> tuple[str, ...]:
@@ -346,11 +351,11 @@ def like(cls: Any, name: str, default: object) -> Any:
     return field(default=default, metadata=cls.__dataclass_fields__[name].metadata)
 
 
-def meaning(f: Field[Any]) -> str:
-    """The meaning of a setting, and its range if it is a bounded fraction."""
-    allowed = f.metadata.get("allowed")
+def meaning(f: Field[Any], *, numbers: bool = False) -> str:
+    """The meaning of a setting, and its range if it is a bounded fraction; where ``numbers`` are predicted it may be empty."""
+    allowed, text = f.metadata.get("allowed"), re.sub(r"{(.*?)\|(.*?)}", rf"\{1 + numbers}", f.metadata["meaning"])
     bounded = isinstance(allowed, Range) and not allowed.whole and allowed.high < float("inf")
-    return f"{f.metadata['meaning']}, {describe(f)}" if bounded else str(f.metadata["meaning"])
+    return f"{text}, {describe(f)}" if bounded else text
 
 
 def usual(f: Field[Any]) -> str:

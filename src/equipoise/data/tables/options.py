@@ -20,6 +20,7 @@ def option(meaning: str, example: Any = None, usual: str = "none", default: Any 
 agreed = partial(option, marks="agreed")
 column = partial(option, marks="agreed column")
 written = partial(option, marks="written")
+dividing = partial(option, marks="share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +64,16 @@ class Options:
     data_seed : decides the division of the data, instead of the seed of a run.
     """
 
-    clients: int | None = option(
+    clients: int | None = dividing(
         "number of clients among whom data without clients are divided", 8, "as the data have them"
     )
-    alpha: float = option("of that division, >= 0.01: the lower, the more the clients' classes differ", default=0.5)
-    test: float = option(
+    alpha: float = dividing(
+        "of that division, >= 0.01: the lower, the more the clients' {classes|numbers} differ", default=0.5
+    )
+    test: float = dividing(
         "share of a client's samples that is drawn for testing if the data have no part test, in (0, 0.5]", default=0.2
     )
-    server_validation: float = option(
+    server_validation: float = dividing(
         "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]",
         default=0.0,
     )
@@ -79,7 +82,7 @@ class Options:
     )
     size: int = option("side of images in pixels, >= 8", default=64)
     measures: str | Sequence[str] = option("measured in addition to the accuracy", default=())
-    label: str | None = column("column of the class, or of the number to predict")
+    label: str | None = column("column of {the class, or of |}the number to predict")
     client: str | None = column("column of the client", marks="column")
     group: str | Sequence[str] | None = column(
         "column of groups, between which fairness is measured; several: sex,race; bands of numbers: age:40,60"
@@ -100,7 +103,7 @@ class Options:
         "columns that are features, although they have no name or count the rows", ["id"], default=()
     )
     not_missing: str | Sequence[str] = agreed(
-        "words that are names of classes, clients or groups here, such as NA", ["NA"], default=()
+        "words that are names of {classes, |}clients or groups here, such as NA", ["NA"], default=()
     )
     inputs: str | Sequence[str] | None = option(
         "the columns that may become inputs; no other column does, whatever else changes",
@@ -124,4 +127,4 @@ class Options:
     )
 
 
-AGREED, WRITTEN, COLUMNS = (marked(Options, mark) for mark in ("agreed", "written", "column"))
+AGREED, WRITTEN, COLUMNS, SHARE = (marked(Options, mark) for mark in ("agreed", "written", "column", "share"))
