@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.tables.columns import option
+from equipoise.data.tables.options import option
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 from equipoise.data.tables.words import COMMAS, LARGEST, NUMBER as NUMERIC, Signs, faults, kind_of, missing, truth_of
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.tables.columns import LEAVE_OUT, THOUSANDS, Column, listed, option
+from equipoise.data.tables.options import LEAVE_OUT, THOUSANDS, listed, option
 from equipoise.system.grouping import grouped
 
 # What programs write where there is nothing, in small letters: databases, spreadsheets, R, pandas, SAS, UCI, MATLAB, JavaScript.
@@ -67,7 +67,7 @@ class Origin:
 class Names:
     """Names of every sample, what is wrong with them, and what should be known of them, in sentences."""
 
-    words: Column
+    words: tuple[str, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
