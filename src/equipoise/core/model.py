@@ -141,14 +141,12 @@ class Model:
 
     def inside(self, *kinds: type[nn.Module]) -> Tensor:
         """Mark the coordinates [G] of the tensors that belong to modules of some kinds, such as ``nn.GroupNorm``."""
-        return self._within([*self._of_kind(*kinds)])
+        modules = self._of_kind(*kinds)
+        return self._mark([name.rpartition(".")[0] in modules for name in self.tensors])
 
     def named(self, word: str) -> Tensor:
         """Mark the coordinates [G] of the tensors with ``word`` in their name."""
         return self._mark([word in name for name in self.tensors])
-
-    def _within(self, modules: list[str]) -> Tensor:
-        return self._mark([name.rpartition(".")[0] in modules for name in self.tensors])
 
     def _of_buffers(self, name: str) -> Tensor:
         """The coordinates of the buffers that modules call by a name."""
