@@ -465,7 +465,7 @@ def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
     # an earlier version recorded less by sensitive attribute
     after = {name: value for name, value in after.items() if name in before or ": by " not in name}
     largest, where = 0.0, ""
-    other = next((name for name in [*before, *after] if name not in before or name not in after), "")
+    other = next((name for name in before | after if (name in before) != (name in after)), "")
     for name in before.keys() & after.keys():
         a, b = before[name], after[name]
         if a == b or (a != a and b != b):  # NaN

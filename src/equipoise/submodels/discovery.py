@@ -373,7 +373,7 @@ class _Tracker(fx.Interpreter):
         return None
 
     def _one_factor(self, name: str, n: fx.Node, units: fx.Node) -> bool:
-        """Whether all units of ``units`` are multiplied by one number, or divided by it."""
+        """Whether the hidden units in the value ``units`` are all multiplied by one number, or divided by it."""
         if "div" in name and n.args[0] is not units:  # a removed unit would be divided by
             return False
         right = len(self.shapes[units]) - self.tags[units].dim
