@@ -19,7 +19,8 @@ from equipoise.data.pictures import from_files
 from equipoise.data.precision import single
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.coding import Coder
-from equipoise.data.tables.columns import WRITTEN, Columns, require_columns
+from equipoise.data.tables.columns import Columns, require_columns
+from equipoise.data.tables.options import WRITTEN
 from equipoise.data.tables.roles import band
 from equipoise.data.tables.schema import CATEGORY, plain
 from equipoise.data.tables.words import Signs, missing

@@ -277,7 +277,7 @@ def predict(
     from equipoise.bundle.files import cautions
     from equipoise.bundle.inputs import group_cells
     from equipoise.bundle.predictor import ROWS, Classifier, load
-    from equipoise.data.tables.columns import WRITTEN
+    from equipoise.data.tables.options import WRITTEN
     from equipoise.system.files import write_atomically
     from equipoise.system.text import csv_text, formulas
 

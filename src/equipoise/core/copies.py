@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -149,23 +150,20 @@ def same(a: Any, b: Any, compared: dict[tuple[int, int], Any] | None = None) -> 
     """Whether two values are the same, part by part; what cannot be looked into is."""
     if a is b or isinstance(a, OPAQUE):
         return True
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return isinstance(a, Tensor) and isinstance(b, Tensor) and _equal(a.detach(), b.detach())
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return _equal(a.detach(), b.detach())
     if type(a) is not type(b):
         return False
-    if isinstance(a, PLAIN):
+    if isinstance(a, (*PLAIN, Set)):
         return bool(a == b or (a != a and b != b))
     if isinstance(a, np.ndarray):
-        equal = a.shape == b.shape and a.dtype == b.dtype
-        return equal and (a.tobytes() == b.tobytes() if a.dtype != object else same(a.tolist(), b.tolist(), compared))
+        return _same_arrays(a, b, compared)
     if isinstance(a, torch.Generator):
         return torch.equal(a.get_state(), b.get_state())
     compared = {} if compared is None else compared
     if (id(a), id(b)) in compared:
         return True
     compared[id(a), id(b)] = a, b  # kept, so that no other object gets their numbers
-    if isinstance(a, Set):
-        return bool(a == b)
     if isinstance(a, Mapping):
         return bool(a.keys() == b.keys()) and all(same(a[k], b[k], compared) for k in a)
     if isinstance(a, (list, tuple)):
@@ -173,6 +171,12 @@ def same(a: Any, b: Any, compared: dict[tuple[int, int], Any] | None = None) -> 
     if isinstance(a, nn.Module):
         return not differences(a, b)
     return same(_inside(a), _inside(b), compared)
+
+
+def _same_arrays(a: NDArray[Any], b: NDArray[Any], compared: dict[tuple[int, int], Any] | None) -> bool:
+    """Whether two arrays have the same shape, type and bits, or the same objects."""
+    equal = a.shape == b.shape and a.dtype == b.dtype
+    return equal and (a.tobytes() == b.tobytes() if a.dtype != object else same(a.tolist(), b.tolist(), compared))
 
 
 def _inside(value: Any) -> list[Any]:

@@ -82,35 +82,34 @@ class Model:
         every = dict(self.net.named_buffers())
         counts = {n: every[n] for n in self.whole}
         self._check_whole(counts, dtype)
-        self._lay_out(parameters, buffers | counts)
-        self.counts = tuple((n, b.dtype, b.numel()) for n, b in counts.items())
-        self.n_whole = sum(n for *_, n in self.counts)
+        self._lay_out(parameters, buffers, counts)
         tensors = [*parameters.values(), *buffers.values(), *counts.values()]
         values = [t.detach() if t.is_floating_point() else self.written(t, dtype) for t in tensors]
-        self.initial = torch.cat([value.reshape(-1) for value in values]).clone()
-        self.layer = torch.repeat_interleave(torch.tensor([t.numel() for t in tensors]))
+        self.initial = torch.cat([*map(torch.flatten, values)]).clone()
+        self.layer = torch.repeat_interleave(torch.tensor([*self.layout, *self.buffer_layout]))
         self.head_name = head if head is not None or observed is not None else self._last_linear()
         if head is not None:
             self._check_module(head)
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
         self.head = self._mark([self.head_name is not None and inner(n, self.head_name) for n in self.tensors])
-        self.variances, self.batches = (
-            self._mark([n.rpartition(".")[2] == name for n in self.tensors]).nonzero().flatten()
-            for name in ("running_var", "num_batches_tracked")
-        )
-        own = {n: [*m.parameters()] for n, m in self.net.named_modules() if isinstance(m, _BatchNorm)}
-        self.frozen_norms = tuple(n for n, ps in own.items() if ps and not any(p.requires_grad for p in ps))
-        modules = list(self.net.modules())
-        dropped = [m.p for m in modules if isinstance(m, nn.modules.dropout._DropoutNd)]
-        self.random = random or any(dropped) or any(isinstance(m, nn.RReLU) for m in modules)
-        self.batch_norm = len(own) > len(self.frozen_norms)
+        self.variances, self.batches = map(self._of_buffers, ("running_var", "num_batches_tracked"))
+        norms = self._of_kind(_BatchNorm)
+        self.frozen_norms = tuple(n for n, norm in norms.items() if _frozen(norm))
+        dropped = any(m.p for m in self._of_kind(nn.modules.dropout._DropoutNd).values())
+        self.random = random or dropped or bool(self._of_kind(nn.RReLU))
+        self.batch_norm = len(norms) > len(self.frozen_norms)
         self.mixes = self.batch_norm or self.observed.mixes
-        self.convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in modules)
+        self.convolutional = bool(self._of_kind(nn.modules.conv._ConvNd))
         self.channels_last = False
         self.bf16 = False
 
-    def _lay_out(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
+    def _lay_out(
+        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], counts: Mapping[str, Tensor]
+    ) -> None:
         """Store where each tensor is in the vector."""
+        self.counts = tuple((n, b.dtype, b.numel()) for n, b in counts.items())
+        self.n_whole = sum(n for *_, n in self.counts)
+        buffers = {**buffers, **counts}
         self.names, self.buffer_names = tuple(parameters), tuple(buffers)
         self.shapes = tuple(p.shape for p in parameters.values())
         self.buffer_shapes = tuple(b.shape for b in buffers.values())
@@ -120,8 +119,11 @@ class Model:
 
     def _last_linear(self) -> str | None:
         """The name of the last linear layer, which is taken for the classifier."""
-        linear = [n for n, m in self.net.named_modules() if isinstance(m, nn.Linear)]
-        return linear[-1] if linear else None
+        return next(reversed(self._of_kind(nn.Linear)), None)
+
+    def _of_kind(self, *kinds: type[nn.Module]) -> dict[str, Any]:
+        """The modules of some kinds, by their names in the order of the network."""
+        return {n: m for n, m in self.net.named_modules() if isinstance(m, kinds)}
 
     def _check_module(self, head: str) -> None:
         """Require that the network has a module of this name."""
@@ -139,14 +141,16 @@ class Model:
 
     def inside(self, *kinds: type[nn.Module]) -> Tensor:
         """Mark the coordinates [G] of the tensors that belong to modules of some kinds, such as ``nn.GroupNorm``."""
-        return self._within([n for n, m in self.net.named_modules() if isinstance(m, kinds)])
+        modules = self._of_kind(*kinds)
+        return self._mark([name.rpartition(".")[0] in modules for name in self.tensors])
 
     def named(self, word: str) -> Tensor:
         """Mark the coordinates [G] of the tensors with ``word`` in their name."""
         return self._mark([word in name for name in self.tensors])
 
-    def _within(self, modules: list[str]) -> Tensor:
-        return self._mark([name.rpartition(".")[0] in modules for name in self.tensors])
+    def _of_buffers(self, name: str) -> Tensor:
+        """The coordinates of the buffers that modules call by a name."""
+        return self._mark([n.rpartition(".")[2] == name for n in self.tensors]).nonzero().flatten()
 
     def _mark(self, tensors: list[bool]) -> Tensor:
         sizes = torch.tensor([*self.layout, *self.buffer_layout])
@@ -290,6 +294,12 @@ def _dtype(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> t
             f"The network mixes dtypes ({', '.join(sorted(map(str, dtypes)))}); convert it to one, for example net.float()."
         )
     return dtypes.pop()
+
+
+def _frozen(module: nn.Module) -> bool:
+    """Whether a module has parameters, and none of them is trained."""
+    parameters = [*module.parameters()]
+    return bool(parameters) and not any(p.requires_grad for p in parameters)
 
 
 def inner(name: str, module: str) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from inspect import isfunction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import client_rows as rows, maths
-from equipoise.core.task import CLASSIFICATION, Task
+from equipoise.core.task import Gradient as Gradient, Out as Out
 from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields
 from equipoise.system.suggestions import near, unknown
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 State = dict[str, Tensor]
 Needed = TypeVar("Needed")
-Gradient = Callable[[Tensor], Tensor]
 Sees = Literal["nothing", "sum", "scalars+sum", "matrix"]
 SEES: tuple[Sees, ...] = get_args(Sees)  # from least to most, see Declarations.sees
 
@@ -94,41 +92,6 @@ class Setup:
         if self.asked is not None and rows.on_disk(row.nbytes, self.n_clients, self.asked):
             return cast(Tensor, rows.Rows(row, self.n_clients))
         return row.expand(self.n_clients, *row.shape).clone()
-
-
-@dataclass(frozen=True)
-class Out:
-    """One batch and what the network computed from it.
-
-    ``logits`` [..., B, C], ``features`` [..., B, D] (the inputs of the classifier), labels ``y`` [..., B], ``ok``
-    [..., B], 0 where a stacked batch is padded, or None without padding. ``ask`` gives logits and features of the
-    same batch at another whole model vector [..., G], in eval mode and without gradient. ``s`` [..., B, A] are the codes of
-    sensitive attributes, -1 for unknown; None where clients have none.
-    """
-
-    logits: Tensor
-    features: Tensor
-    y: Tensor
-    ok: Tensor | None
-    ask: Callable[[Tensor], tuple[Tensor, Tensor]]
-    task: Task = CLASSIFICATION
-    s: Tensor | None = None
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean of one number per sample [..., B] over the batch, without padding: [...]."""
-        if self.ok is None:
-            return values.mean(-1)
-        return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
-
-    @cached_property
-    def losses(self) -> Tensor:
-        """Loss of each sample [..., B]."""
-        return self.task.losses(self.logits, self.y)
-
-    @cached_property
-    def cross_entropy(self) -> Tensor:
-        """Mean loss of the batch, one number per client [...]: the cross-entropy, or what else the task has."""
-        return self.mean(self.losses)
 
 
 def _no_noise() -> Tensor:

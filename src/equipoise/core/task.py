@@ -25,6 +25,8 @@ from equipoise.system.ranges import check_fields, choice, text
 from equipoise.system.suggestions import unknown
 from equipoise.system.text import read_value
 
+Gradient = Callable[[Tensor], Tensor]  # of the loss on a batch, by the parameters
+
 
 class Task(ABC):
     """What the targets of samples mean.
@@ -295,6 +297,41 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "huber": functional.huber_loss,
 }
 TASKS: Mapping[str, type[Classification | Regression]] = {task.name: task for task in (Classification, Regression)}
+
+
+@dataclass(frozen=True)
+class Out:
+    """One batch and what the network computed from it.
+
+    ``logits`` [..., B, C], ``features`` [..., B, D] (the inputs of the classifier), labels ``y`` [..., B], ``ok``
+    [..., B], 0 where a stacked batch is padded, or None without padding. ``ask`` gives logits and features of the
+    same batch at another whole model vector [..., G], in eval mode and without gradient. ``s`` [..., B, A] are the codes of
+    sensitive attributes, -1 for unknown; None where clients have none.
+    """
+
+    logits: Tensor
+    features: Tensor
+    y: Tensor
+    ok: Tensor | None
+    ask: Callable[[Tensor], tuple[Tensor, Tensor]]
+    task: Task = CLASSIFICATION
+    s: Tensor | None = None
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of one number per sample [..., B] over the batch, without padding: [...]."""
+        if self.ok is None:
+            return values.mean(-1)
+        return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
+
+    @cached_property
+    def losses(self) -> Tensor:
+        """Loss of each sample [..., B]."""
+        return self.task.losses(self.logits, self.y)
+
+    @cached_property
+    def cross_entropy(self) -> Tensor:
+        """Mean loss of the batch, one number per client [...]: the cross-entropy, or what else the task has."""
+        return self.mean(self.losses)
 
 
 def _called(task: Task) -> str:

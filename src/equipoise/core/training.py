@@ -8,8 +8,8 @@ from torch import Tensor
 
 from equipoise.core.draws import Schedule
 from equipoise.core.model import Evaluator, Objective
-from equipoise.core.rule import Gradient, Out
 from equipoise.core.solver import Solver
+from equipoise.core.task import Gradient, Out
 from equipoise.data.batch import Batch, Inputs
 from equipoise.data.samples import Source
 from equipoise.system.replay import in_turn

@@ -42,7 +42,7 @@ from equipoise.federation.preparation import (
 )
 from equipoise.federation.round import one_round
 from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
-from equipoise.federation.stopping import Stop, check_stop
+from equipoise.federation.stopping import Stop, check_stop, reason
 from equipoise.federation.trial import Progression, begin
 from equipoise.metrics.classification import RATES, Measure, failures
 from equipoise.metrics.failure import diverged
@@ -330,9 +330,9 @@ class Federation(Arrangement):
         called = f"{method}, seed {self.trial.settings.seed}"
         with self._settled(path, total, keep_checkpoints), progress_bar(progress) as bar:
             task = bar.add_task(method, total=total, completed=self.progress.t, accuracy="")
-            pause = stop(self.records) if stop is not None and self.records else False
-            if pause:
-                log.warning("No round is trained: %s.", pause if isinstance(pause, str) else "stop returned True")
+            if ended := reason(stop, self.records):
+                log.warning("No round is trained: %s.", ended)
+            pause = bool(ended)
             while self.progress.t < total and not pause:
                 record = self._round(total, stop)
                 ends = self.progress.t == total or "stopped" in record
@@ -380,9 +380,8 @@ class Federation(Arrangement):
                 advice = "Lower the learning rate, for instance."
                 log.warning("%s has diverged in round %d: %s. %s", self.method, record["round"], why, advice)
         record["seconds"] = round(time.perf_counter() - began, 4)
-        said = None if stop is None else stop([*self.records, record])
-        if said:
-            record["stopped"] = said if isinstance(said, str) else "stop returned True"
+        if ended := reason(stop, [*self.records, record]):
+            record["stopped"] = ended
         if self.select != "last" and selected([*self.records, record]) == record["round"]:
             self.best = following
         for name, (where, why) in failures(record).items():

@@ -84,15 +84,9 @@ class Frame:
         A = max((d.attributes for d in every), default=0)
         if given is None or (away and not A):
             return {f"s[{k}]" if A > 1 else "s": () for k in range(A)}
-        names = (named("attributes", given, "sensitive attributes") or ()) if isinstance(given, Mapping) else ()
-        if not isinstance(given, Mapping) or len(names) != A:
-            raise ValueError(
-                'attributes must name the values of each sensitive attribute s, such as {"sex": ["f", "m"]}; '
-                f"the samples have {A}, found {', '.join(names) or 'none'}."
-            )
-        by_name = {name: named(f"attributes[{name!r}]", given[name], "values") or () for name in names}
+        by_name = _values_of_attributes(given, A)
         for k, (name, values) in enumerate(by_name.items()):
-            codes = max((int(d.s[:, k].max()) for d in every if d.s is not None and d.attributes > k), default=-1)
+            codes = max((int(d.s[:, k].max()) for d in every if d.s is not None), default=-1)
             if len({*values}) < max(len(values), codes + 1):
                 raise ValueError(
                     f"attributes[{name!r}] must hold a different name for each code from 0 to {codes}; found {', '.join(values) or 'none'}."
@@ -281,9 +275,7 @@ def frame(
         freed.keep()
     _check_arguments(net, tests, client_tests, transform, memory)
     net = copied(net).to(where)
-    embeds = any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules())
-    dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
-    dtype = torch.int64 if embeds else dtype
+    dtype = _dtype_of_inputs(net, head)  # errors of the network come before the data are read
     reading = partial(read, dtype=dtype, device=where, transform=transform, target=task.dtype)
     clients = _clients(clients)
     called = _names(names, clients)
@@ -291,33 +283,52 @@ def frame(
     first = loaded(data[0])
     sets = _test_sets(reading, tests)
     own = None if client_tests is None else _own_test_sets(reading, client_tests, called)
-    draw = settings.validation, settings.seed
-    task = task.fitted(
-        [
-            trained_on(d.content.y, draw, name, people)
-            for d, name, people in zip(data, called, at_one_client([d.people for d in data]), strict=True)
-            if isinstance(d, Samples) and d.content is not None
-        ]
-    )
-    model = _rated(_observed(net, head, called[0], first, task), lr)
+    model = _rated(_observed(net, head, called[0], first, task.fitted(_targets(data, called, settings))), lr)
     model.bf16 = settings.precision == "bf16"
     held_out = None if server_validation is None else _of_server(reading, server_validation)
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, called[0], first)
     like = None if first.shape_and_labels is None else (called[0], first.shape_and_labels[0])
-    every = [*zip(called, data, strict=True), *((f"test set {n!r}", d) for n, d in sets.items())]
-    every += [(f"test set of {name}", d) for name, d in (own or {}).items() if d is not None]
-    every += [] if held_out is None else [("server_validation", held_out)]
-    for name, d in every:
-        if not isinstance(d, Absent):  # these are checked when they are loaded
-            check(d, name, like, n_classes)
+    every: list[tuple[str, Samples | Absent | None]] = [*zip(called, data, strict=True)]
+    every += [(f"test set {n!r}", d) for n, d in sets.items()]
+    every += [*((f"test set of {name}", d) for name, d in (own or {}).items()), ("server_validation", held_out)]
+    here = [(name, d) for name, d in every if isinstance(d, Samples)]  # absent ones are checked when they are loaded
+    for name, d in here:
+        check(d, name, like, n_classes)
     A = first.attributes
-    present = {name: d.attributes for name, d in every if not isinstance(d, Absent)}
+    present = {name: d.attributes for name, d in here}
     check_attributes({called[0]: A} | {name: n for name, n in present.items() if name in called})
     check_attributes({name: n for name, n in present.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
+
+
+def _dtype_of_inputs(net: nn.Module, head: str | None) -> torch.dtype:
+    """That of the network, or whole numbers for a network that looks them up."""
+    dtype = Model(net, head).initial.dtype
+    return torch.int64 if any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules()) else dtype
+
+
+def _targets(data: Sequence[Samples | Absent], names: Sequence[str], settings: Settings) -> list[Tensor]:
+    """What clients whose data are in memory train to predict."""
+    people = at_one_client([d.people for d in data])
+    return [
+        trained_on(d.content.y, (settings.validation, settings.seed), name, of_whom)
+        for d, name, of_whom in zip(data, names, people, strict=True)
+        if isinstance(d, Samples) and d.content is not None
+    ]
+
+
+def _values_of_attributes(given: object, A: int) -> dict[str, tuple[str, ...]]:
+    """The names of the values of ``A`` sensitive attributes, by the names of these, as the user gave them."""
+    names = (named("attributes", given, "sensitive attributes") or ()) if isinstance(given, Mapping) else ()
+    if not isinstance(given, Mapping) or len(names) != A:
+        raise ValueError(
+            'attributes must name the values of each sensitive attribute s, such as {"sex": ["f", "m"]}; '
+            f"the samples have {A}, found {', '.join(names) or 'none'}."
+        )
+    return {name: named(f"attributes[{name!r}]", given[name], "values") or () for name in names}
 
 
 def _check_arguments(net: object, tests: object, client_tests: object, transform: object, memory: int | None) -> None:
@@ -411,11 +422,16 @@ def of_clients(
         return given, called if len(given) == len(called) == len(sets) else None
     pairs = {name: d.tensors if isinstance(d, TensorDataset) else d for name, d in given.items()}
     each = [d if isinstance(d, Dataset) else as_batch(d, name) for name, d in pairs.items()]
-    held = [d for d in each if isinstance(d, Batch)]
-    if len(held) == len(each) and len({(d.kind, None if d.s is None else d.s.shape[1:]) for d in held}) == 1:
-        return {ALL: Batch.joined(held)}, None
-    mixed: list[Any] = [d.rows if isinstance(d, Batch) else d for d in each]
-    return {ALL: ConcatDataset(mixed)}, None
+    return {ALL: _joined(each)}, None
+
+
+def _joined(sets: Sequence[Any]) -> Batch | Dataset[Any]:
+    """The samples of several test sets: one batch, if all are batches of one kind."""
+    batches = [d for d in sets if isinstance(d, Batch)]
+    if len(batches) == len(sets) and len({(d.kind, None if d.s is None else d.s.shape[1:]) for d in batches}) == 1:
+        return Batch.joined(batches)
+    mixed: list[Any] = [d.rows if isinstance(d, Batch) else d for d in sets]
+    return ConcatDataset(mixed)
 
 
 def _observed(net: nn.Module, head: str | None, who: str, data: Samples, task: Task) -> Model:

@@ -346,13 +346,7 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         )
         name = name or own_code.split(rest)[0]
         if not name:
-            word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
-            file = f"{word.removesuffix('.py')}.py"
-            own = f" A rule in {file}: {file}:MyRule." if word == file or rest[len(word) :].startswith(":") else ""
-            own = own or " Between several methods write blanks." * ("," in word)
-            raise MethodError(
-                f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods.{own}"
-            )
+            raise MethodError(_no_such_method(rest, text))
         rest = rest[len(name) :].lstrip()
         name = ALIASES.get(name, name)
         preset = None
@@ -372,6 +366,15 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         if not rest.startswith("+") or len(rest) == 1:
             raise MethodError(f"Expected '+' and a method after {name!r} in {text!r}; found {rest!r}.")
         rest = rest[1:].lstrip()
+
+
+def _no_such_method(rest: str, text: str) -> str:
+    """That the ``rest`` of a method's text begins with no method, and what may be meant."""
+    word = rest.split("+")[0].split(":")[0].split("(")[0].strip()
+    file = f"{word.removesuffix('.py')}.py"
+    own = f" A rule in {file}: {file}:MyRule." if word == file or rest[len(word) :].startswith(":") else ""
+    own = own or " Between several methods write blanks." * ("," in word)
+    return f"Unknown method {word!r} in {text!r}.{near(word, METHODS)} All names: equipoise methods.{own}"
 
 
 def read_values(pairs: Iterable[tuple[str, str]], name: str) -> dict[str, object]:

@@ -84,6 +84,12 @@ class EarlyStopping:
         return f"the validation {what} has not improved{better} for {plural(self.patience, 'round')}"
 
 
+def reason(stop: Stop | None, records: Sequence[Record]) -> str:
+    """Why training ends after these records; empty if it continues."""
+    answer = stop(records) if stop is not None and records else False
+    return answer if isinstance(answer, str) else "stop returned True" * bool(answer)
+
+
 def check_stop(stop: Stop | None, settings: Settings) -> None:
     """Require a function of all records, and validation for one that looks at it."""
     if isinstance(stop, type) or not (stop is None or callable(stop)):

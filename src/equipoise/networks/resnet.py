@@ -245,7 +245,7 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
     values, own = read_tensors(path), net.state_dict()
     mine = [key for key in own if key.startswith(f"{head}.")]
     if any(key not in values or values[key].shape != own[key].shape for key in mine):
-        values = {key: x for key, x in values.items() if key not in mine} | {key: own[key] for key in mine}
+        values = values | {key: own[key] for key in mine}
     # counters of batches, which older files lack and no result depends on
     values = {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | values
     faults = {

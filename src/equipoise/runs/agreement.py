@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -266,10 +266,8 @@ def _doubts(
         yield "All seeds share one division of the data, and no interval covers another one: --divisions 3 has three."
     if undefined:
         yield f"Not defined, and left out of the means: {', '.join(undefined)} seeds."
-    for row in dict.fromkeys(cell.row for cell in cells):
-        for history in ended.get((part, row), ()):
-            if why := history.failure():
-                yield f"{row}, {_draw(history)}: {why}."
+    runs = {row: ended.get((part, row), ()) for row in dict.fromkeys(cell.row for cell in cells)}
+    yield from (f"{row}, {_draw(h)}: {why}." for row, of_row in runs.items() for h in of_row if (why := h.failure()))
     if _changed(cells, ended):
         where = {str(cell.path.parent) for cell in cells}
         yield f"Not all of these runs saw the same data: the files changed between them. Delete {', '.join(sorted(where))}, and run all again."
@@ -277,7 +275,7 @@ def _doubts(
         rewards = {row: _rewards(runs) for row, runs in of_part.items()}
         noise = faint(rewards)
         yield from filter(None, [alike(rewards), noise and f"≈ {noise}", measured_alone(rewards)])
-    histories = [history for cell in cells for history in ended.get((part, cell.row), ())]
+    histories = [*chain.from_iterable(runs.values())]
     yield from mixed_machines(histories)
     yield from releases(histories)
 

@@ -58,6 +58,6 @@ def compare(configs: Sequence[RunConfig], base: Path, **how: Unpack[How]) -> lis
     write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
     if failed := [outcome for outcome in finish(cells, **how) if outcome.why]:
         named = "\n".join(f"{outcome.cell.folder.name}: {outcome.why}" for outcome in failed)
-        rest = f"\nThe others are complete, in {base}." if len(failed) < len(paths) else ""
+        rest = f"\nThe others are complete, in {base}." * (len(failed) < len(paths))
         raise RunError(f"{len(failed)} of {len(paths)} runs failed.\n{named}{rest}")
     return [History.from_run(path) for path in paths]

@@ -353,14 +353,10 @@ def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
             raise RunError(
                 f"{path} has the format {about['format']!r}, and this version of Equipoise reads {FORMAT}. Use the version that its {CONSTRAINTS} names."
             )
-        valid = all(isinstance(run["path"], str) for run in about["runs"])
-        valid = valid and all(
-            isinstance(x["sha256"], str) and isinstance(x["bytes"], int) for x in about["files"].values()
-        )
-        valid = valid and len({run["path"] for run in about["runs"]}) == len(about["runs"])
-        valid = valid and all(
-            f"{run['path']}/{METRICS}" in about["files"] and isinstance(run["again"], bool) for run in about["runs"]
-        )
+        files, trained = about["files"], about["runs"]
+        paths = {run["path"] for run in trained if isinstance(run["path"], str) and isinstance(run["again"], bool)}
+        valid = len(paths) == len(trained) and {f"{path}/{METRICS}" for path in paths} <= files.keys()
+        valid = valid and all(isinstance(x["sha256"], str) and isinstance(x["bytes"], int) for x in files.values())
     except (KeyError, TypeError, AttributeError):
         valid = False
     if not valid:
@@ -371,12 +367,8 @@ def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
 def _fault(entry: zipfile.ZipInfo, listed: Mapping[str, Any]) -> str:
     """Why an entry of a zip file is refused; empty if it is not."""
     name = PurePosixPath(entry.filename)
-    if (
-        name.is_absolute()
-        or ".." in name.parts
-        or re.search(r"[\\:\0]|^\s*$", entry.filename)
-        or name.as_posix() != entry.filename
-    ):
+    plain = name.as_posix() == entry.filename and not re.search(r"[\\:\0]|^\s*$", entry.filename)
+    if not plain or name.is_absolute() or ".." in name.parts:
         return f"{entry.filename!r} would be written outside of the folder"
     if stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1:
         return f"{entry.filename} is a link, or encrypted"
@@ -441,15 +433,7 @@ def rerun(
     lacking = [run["data"]["name"] for run in repeatable if run["data"] and not run["data"]["inside"]]
     if lacking and data is None:
         raise RunError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
-    kept = {f"{run['path']}/{name}" for run in repeatable for name in ("config.toml", MANIFEST)}
-    for name, file in about["files"].items():
-        if file["kind"] != "run" or name in kept:
-            target = again / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, target)
-    for run in repeatable:  # only the hashes of the data, by which others are refused
-        path = again / run["path"]
-        write_atomically(path / MANIFEST, sealed_json({"contents": manifest(path).get("contents"), "versions": {}}))
+    _lay_out(about["files"], [run["path"] for run in repeatable], folder, again)
     moved = whole(data) if data is not None and lacking else None
     cells = [Cell(run["path"], None, again / run["path"]) for run in repeatable]
     with trust.agreed(), Processes(jobs) as where:
@@ -463,22 +447,34 @@ def rerun(
     ]
 
 
+def _lay_out(files: Mapping[str, Any], paths: Sequence[str], folder: Path, again: Path) -> None:
+    """Copy what runs need into an empty folder: all files except records, and of the manifests only the hashes of the data."""
+    kept = {f"{path}/{name}" for path in paths for name in ("config.toml", MANIFEST)}
+    for name, file in files.items():
+        if file["kind"] != "run" or name in kept:
+            target = again / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, target)
+    for path in paths:
+        contents = manifest(again / path).get("contents")
+        write_atomically(again / path / MANIFEST, sealed_json({"contents": contents, "versions": {}}))
+
+
 def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
     before, after = _numbers(then), _numbers(now)
     # an earlier version recorded less by sensitive attribute
     after = {name: value for name, value in after.items() if name in before or ": by " not in name}
     largest, where = 0.0, ""
-    other = next((name for name in [*before, *after] if name not in before or name not in after), "")
+    other = next((name for name in before | after if (name in before) != (name in after)), "")
     for name in before.keys() & after.keys():
         a, b = before[name], after[name]
-        if a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)):
+        if a == b or (a != a and b != b):  # NaN
             continue
         if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b)):
             other = other or name
         elif (size := abs(a - b)) > largest or not math.isfinite(size) or not where:
             largest, where = size, name
-    state = _state(now)
-    if not where and not other and run["state"] is not None and state != run["state"]:
+    if not (where or other) and run["state"] is not None and _state(now) != run["state"]:
         other = "the tensors of the last state"
     same = not where and not other
     return Again(run["path"], same, None if same else Difference(largest, where, other))

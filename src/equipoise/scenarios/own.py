@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,8 @@ from equipoise.data.precision import lost, standardised
 from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
-from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, ordered, several
-from equipoise.data.tables.options import SHARE, Options
+from equipoise.data.tables.columns import Columns, UserData, listed, ordered, several
+from equipoise.data.tables.options import SHARE, WRITTEN, Options
 from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
@@ -48,6 +49,7 @@ BANDS, LEAST = 10, 10  # of numbers to predict, by which they are divided and dr
 UNTIE = "Subtract what they have in common, divide them into several columns, or give their logarithm."
 ALL, COMMON = "all", "common"  # names of test sets that are nobody's own
 TESTS = ("groups", "clients", "all")
+TestSets = tuple[dict[str, list[int]], tuple[str, ...] | None]  # rows by name; the set of each client, if each has one
 
 
 def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
@@ -219,7 +221,7 @@ class Parts:
     test: dict[str, list[int]]
     common: list[int]
     validation: list[int]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def training(self) -> list[int]:
@@ -258,11 +260,9 @@ def divided(
         raise DataError(
             f"{own.source} has validation data of its own, and server_validation={server_validation} draws some. Leave it out."
         )
-    rows_of = grouped((name, row) for row, name in enumerate(whose) if name)
-    for name in ordered(rows_of):
-        mine, tests = (
-            np.array([row for row in rows_of[name] if split[row] == part], np.int64) for part in ("train", "test")
-        )
+    rows_of = grouped((part, row) for row, part in enumerate(zip(whose, split.tolist(), strict=True)))
+    for name in ordered(filter(None, whose)):
+        mine, tests = (np.array(rows_of.get((name, part), ()), np.int64) for part in ("train", "test"))
         if draws:
             tests, mine = _drawn_people(people, mine, drawn_for_tests, partial(draw, share=test))
         if server_validation:
@@ -273,32 +273,31 @@ def divided(
         if len(tests):
             tested[name] = tests.tolist()
     _give_back(y, whose, people, train, tested if draws else {}, held)
-    common = [row for row, name in enumerate(whose) if not name and split[row] == "test"]
-    return Parts(train, tested, common, sorted(held), tuple(_remarks(own, train, tested, common, draws, test)))
+    parts = Parts(train, tested, rows_of.get(("", "test"), []), sorted(held))
+    drawn = [_drawn_for_tests(own, test)] if draws else []
+    return replace(parts, notes=(*drawn, *_remarks(own, parts)))
 
 
-def _remarks(
-    own: UserData,
-    train: dict[str, list[int]],
-    tested: dict[str, list[int]],
-    common: list[int],
-    drawn: bool,
-    share: float,
-) -> Iterator[str]:
-    if drawn:
-        noun = "samples" if own.subject is None else "people"
-        parts = f" training {noun}, as no part is called test," if own.split is not None else f" {noun}"
-        over = "the numbers to predict" if own.regression else "the classes"
-        yield f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
-    if untested := [] if common else [name for name in train if name not in tested]:
+def _remarks(own: UserData, parts: Parts) -> Iterator[str]:
+    train, tested = parts.train, parts.test
+    if untested := [] if parts.common else [name for name in train if name not in tested]:
         yield f"{listed(untested)}: no sample to test on, so there is no test set of {'its' if len(untested) == 1 else 'their'} own."
     if untrained := [name for name in tested if name not in train]:
         yield f"{listed(untrained)}: no sample to train on, so {'it is' if len(untrained) == 1 else 'they are'} for testing only."
+    rows = [*parts.common, *chain.from_iterable(tested.values())]
     if own.group is not None:
-        present = {own.group[row] for rows in (*tested.values(), common) for row in rows}
+        present = {own.group[row] for row in rows}
         if lost := [name for name in ordered(own.group) if name not in present]:
             yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
-    yield from _in_several_places(own, train, [*common, *(row for rows in tested.values() for row in rows)])
+    yield from _in_several_places(own, train, rows)
+
+
+def _drawn_for_tests(own: UserData, share: float) -> str:
+    """That a share of each client was drawn for testing."""
+    noun = "samples" if own.subject is None else "people"
+    parts = f" training {noun}, as no part is called test," if own.split is not None else f" {noun}"
+    over = "the numbers to predict" if own.regression else "the classes"
+    return f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
 
 
 def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[int]) -> Iterator[str]:
@@ -435,7 +434,7 @@ def _give_back(
         del drawn[name]
 
 
-def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str, list[int]], tuple[str, ...] | None]:
+def test_sets(own: UserData, parts: Parts, tests: str | None) -> TestSets:
     """The named test sets, and for each client the one it belongs to, where each has one."""
     every = sorted([row for rows in parts.test.values() for row in rows] + parts.common)
     if not every:
@@ -445,24 +444,23 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> tuple[dict[str,
     few = bool(parts.test) and len(parts.test) <= MANY
     kind = tests or ("groups" if own.group is not None else "clients" if few else "all")
     if kind == "groups":
-        if own.group is None:
-            raise DataError(
-                f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN."
-            )
-        group_of = own.group
-        sets = {
-            name: [row for row in every if group_of[row] == name] for name in ordered(group_of[row] for row in every)
-        }
-        mine = [{group_of[row] for row in rows} for rows in parts.train.values()]
-        if all(len(groups) == 1 and groups <= sets.keys() for groups in mine):
-            return sets, tuple(next(iter(groups)) for groups in mine)
-        return sets, None
+        return _sets_of_groups(own, parts, every)
     if kind == "clients" and parts.test:
-        sets = parts.test | (
-            {COMMON if COMMON not in parts.test else f"{COMMON} test": parts.common} if parts.common else {}
-        )
+        common = COMMON if COMMON not in parts.test else f"{COMMON} test"
+        sets = parts.test | ({common: parts.common} if parts.common else {})
         return sets, tuple(parts.train) if parts.train.keys() <= parts.test.keys() else None
     return {ALL: every}, None
+
+
+def _sets_of_groups(own: UserData, parts: Parts, every: Sequence[int]) -> TestSets:
+    """A test set for each group, and for each client the one of its group, where each has one."""
+    if own.group is None:
+        raise DataError(f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN.")
+    by_group = grouped((own.group[row], row) for row in every)
+    mine = [{own.group[row] for row in rows} for rows in parts.train.values()]
+    alone = all(len(groups) == 1 and groups <= by_group.keys() for groups in mine)
+    sets = {name: by_group[name] for name in ordered(by_group)}
+    return sets, tuple(groups.pop() for groups in mine) if alone else None
 
 
 def federate(

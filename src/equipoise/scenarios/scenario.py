@@ -174,29 +174,29 @@ class Scenario(Description):
         named = [*zip(self.client_names, self.clients, strict=True), *self.tests.items()]
         if self.server_validation is not None:
             named.append(("server_validation", self.server_validation))
-        dtype = torch.float64 if kind_of(self.task) == REGRESSION else torch.int64
         for holder, data in named:
-            y = labels(data)
-            if not isinstance(data, Mapped):
-                x = data[0]
-                images = x.dtype == torch.uint8 and x.dim() == 4
-                numbers = x.is_floating_point() or x.dtype == torch.int64
-                if not (images or numbers) or y.dtype != dtype or y.shape != x.shape[:1]:
-                    raise ValueError(
-                        f"Scenario {self.name}: '{holder}' must have uint8 images [n, C, H, W], or numbers [n, ...], and "
-                        f"{str(dtype).removeprefix('torch.')} labels [n]; found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."
-                    )
-            if dtype == torch.float64:
-                if y.numel() == 0 or not y.isfinite().all():
-                    raise ValueError(
-                        f"Scenario {self.name}: '{holder}' must have at least one label, all finite numbers."
-                    )
-            elif y.numel() == 0 or y.min() < 0 or y.max() >= self.n_classes:
-                raise ValueError(
-                    f"Scenario {self.name}: '{holder}' must have at least one label, all in 0..{self.n_classes - 1}."
-                )
+            self._check_samples(holder, data)
         object.__setattr__(self, "sample", shape(self.clients[0]))
         object.__setattr__(self, "has_server_validation", self.server_validation is not None)
+
+    def _check_samples(self, holder: str, data: Data) -> None:
+        """Require samples of the kind that the task has."""
+        dtype = torch.float64 if kind_of(self.task) == REGRESSION else torch.int64
+        y = labels(data)
+        if not isinstance(data, Mapped):
+            x = data[0]
+            images = x.dtype == torch.uint8 and x.dim() == 4
+            numbers = x.is_floating_point() or x.dtype == torch.int64
+            if not (images or numbers) or y.dtype != dtype or y.shape != x.shape[:1]:
+                raise ValueError(
+                    f"Scenario {self.name}: '{holder}' must have uint8 images [n, C, H, W], or numbers [n, ...], and "
+                    f"{str(dtype).removeprefix('torch.')} labels [n]; found {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}."
+                )
+        right, expected = y.isfinite(), "finite numbers"
+        if dtype == torch.int64:
+            right, expected = (y >= 0) & (y < self.n_classes), f"in 0..{self.n_classes - 1}"
+        if y.numel() == 0 or not right.all():
+            raise ValueError(f"Scenario {self.name}: '{holder}' must have at least one label, all {expected}.")
 
     def sealed(self, *, rewarded: bool = False) -> Scenario:
         """The same without any test data, for the choice of settings; where what clients get counts, that is on the server's validation data."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +24,8 @@ from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
 from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
-from equipoise.data.tables.columns import WRITTEN, Columns, UserData, listed, numbered, ordered
-from equipoise.data.tables.options import AGREED
+from equipoise.data.tables.columns import Columns, UserData, listed, numbered, ordered
+from equipoise.data.tables.options import AGREED, WRITTEN
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
@@ -203,16 +203,12 @@ def site_sums(
             *(data, "s" * (len(telling) > 1), listed(telling), least, CATEGORY),
         )
     columns = {name: each.suppressed(least) for name, each in sums.items()}
-    y = own.targets[rows]
-    label = _words([own.label[row] for row in rows], least)
-    if own.regression:
-        label = Sums(len(y), len(y), float(y.sum()), float(y.std()))
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
     return {
         "format": FORMAT,
         "options": {name: options[name] for name in AGREED if options.get(name)},
         "columns": {name: _content(sums) for name, sums in columns.items()},
-        "label": _content(label),
+        "label": _content(_label(own, rows, least)),
         "values": {name: _content(sums) for name, sums in values.items()},
         "least": least,
         "seed": seed,
@@ -224,6 +220,14 @@ def site_sums(
     }
 
 
+def _label(own: UserData, rows: NDArray[np.int64], least: int) -> Sums:
+    """The sums of what is to be predicted of some rows: of numbers, or of the classes that ``least`` rows have."""
+    if not own.regression:
+        return _words([own.label[row] for row in rows], least)
+    y = own.targets[rows]
+    return Sums(len(y), len(y), float(y.sum()), float(y.std()))
+
+
 def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     """The schema of all sites, from the sums of each, by the name of its file.
 
@@ -231,6 +235,33 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     ------
     DataError : no sums, sums of other options or columns, or fewer than two classes in all.
     """
+    reference = _require_joinable(sums)
+    schema = Schema.of(reference["options"]["columns"])
+    parts = [{name: Sums(**column) for name, column in each["columns"].items()} for each in sums.values()]
+    label = Sums.over([Sums(**each["label"]) for each in sums.values()])
+    regression = str(reference["options"].get("task", "")).startswith("regression")
+    classes = () if regression else ordered(filter(None, label.words))
+    if not regression and len(classes) < 2:
+        raise DataError(
+            f"{listed(sums)}: fewer than two classes have as many training rows as a site names: {classes}."
+        )
+    values = {
+        name: ordered({word for each in sums.values() for word in each["values"][name]["words"] if word})
+        for name in reference["values"]
+    }
+    rows = tuple(int(each["rows"]) for each in sums.values())
+    columns = {name: Sums.over([part[name] for part in parts]) for name in schema.names}
+    categories = {name: {word for part in parts for word in part[name].words} for name in schema.names}
+    _require_one_spelling({"class": classes, **values, **categories}, schema.names)
+    coder = Coder(schema, learn(schema, columns))
+    centre, scale = label.mean, label.deviation or 1.0
+    sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
+    draw = reference["seed"], reference["test"], reference["validation"], sites
+    return SharedSchema(coder, classes, values, centre, scale, dict(reference["options"]), rows, *draw)
+
+
+def _require_joinable(sums: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Require sums of different sites with the same options, and cells in every column; the first of them."""
     if not sums:
         raise DataError("No sums of a site were given.")
     (first, reference), *others = sums.items()
@@ -239,10 +270,8 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
         raise DataError(f"{listed(twice)}: the same sums as another file. Give those of every site once.")
     same = ("options", "seed", "test", "validation")
     if different := [name for name, other in others if any(other.get(key) != reference[key] for key in same)]:
-        every = {name for each in sums.values() for name in each["columns"]}
-        lost = {
-            name: [column for column in ordered(every) if column not in each["columns"]] for name, each in sums.items()
-        }
+        every = set[str]().union(*(each["columns"] for each in sums.values()))
+        lost = {name: ordered(every - each["columns"].keys()) for name, each in sums.items()}
         lacks = [f" {name} has no sums of {listed(columns)}." for name, columns in lost.items() if columns]
         raise DataError(
             f"{listed(different)}: made with other options than {first}.{''.join(lacks[:10])} All sites need the same file for --config, and "
@@ -254,34 +283,19 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
             f"column{'s' * (len(empty) > 1)} {listed(empty)}: no site has {reference['least']} training cells or more that are not missing. Write in "
             f"the file of all sites, below [columns]: {said}. Then make the sums again."
         )
-    schema = Schema.of(reference["options"]["columns"])
-    parts = [{name: Sums(**column) for name, column in each["columns"].items()} for each in sums.values()]
-    label = Sums.over([Sums(**each["label"]) for each in sums.values()])
-    regression = str(reference["options"].get("task") or "").startswith("regression")
-    classes = () if regression else ordered(filter(None, label.words))
-    if not regression and len(classes) < 2:
-        raise DataError(
-            f"{listed(sums)}: fewer than two classes have as many training rows as a site names: {classes}."
-        )
-    values = {
-        name: ordered({word for each in sums.values() for word in each["values"][name]["words"] if word})
-        for name in reference["values"]
-    }
-    rows = tuple(int(each["rows"]) for each in sums.values())
-    categories = {name: {word for part in parts for word in part[name].words} for name in schema.names}
-    for what, names in {"class": classes, **values, **categories}.items():
-        spelled = [*filter(None, names)]
-        same_number = [] if what in schema.names else same_numbers(sorted(spelled))
+    return reference
+
+
+def _require_one_spelling(names: Mapping[str, Iterable[str]], columns: Sequence[str]) -> None:
+    """Require names that a reader can distinguish, and that are not the same number, except in ``columns``."""
+    for what, words in names.items():
+        spelled = [*filter(None, words)]
+        same_number = [] if what in columns else same_numbers(sorted(spelled))
         if pairs := [*twins(spelled), *(group[:2] for group in same_number)]:
             said = listed(f"{a!r} and {b!r}" for a, b in pairs)
             raise DataError(
                 f"{what}: {said} differ only in capital letters, spaces or zeros between sites. Write them in one way."
             )
-    coder = Coder(schema, learn(schema, {name: Sums.over([part[name] for part in parts]) for name in schema.names}))
-    centre, scale = label.mean, label.deviation or 1.0
-    sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
-    draw = reference["seed"], reference["test"], reference["validation"], sites
-    return SharedSchema(coder, classes, values, centre, scale, dict(reference["options"]), rows, *draw)
 
 
 def lacking(sums: Mapping[str, Mapping[str, Any]], column: str) -> list[str]:

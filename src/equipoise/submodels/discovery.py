@@ -362,12 +362,8 @@ class _Tracker(fx.Interpreter):
             return None
         if name in ONE_INPUT and len(nodes) == 1:
             return tag
-        over = "div" in name and n.args[0] is not held[0]  # a removed unit would be divided by
-        if name in SCALED and value.dim() == len(shape) and not over:
-            right = len(shape) - tag.dim  # a factor that is the same for all units
-            others = [self.shapes[node] for node in nodes if node is not held[0]]
-            if all(len(s) < right or s[-right] == 1 for s in others):
-                return tag
+        if name in SCALED and value.dim() == len(shape) and self._one_factor(name, n, held[0]):
+            return tag
         if name in SHAPED:
             return self._shaped(tag, shape, value.shape)
         if name in REDUCED:
@@ -375,6 +371,14 @@ class _Tracker(fx.Interpreter):
         if "_pool" in name and len(shape) == _spatial(name) + 2:
             return tag if tag.dim == 1 else None
         return None
+
+    def _one_factor(self, name: str, n: fx.Node, units: fx.Node) -> bool:
+        """Whether the hidden units in the value ``units`` are all multiplied by one number, or divided by it."""
+        if "div" in name and n.args[0] is not units:  # a removed unit would be divided by
+            return False
+        right = len(self.shapes[units]) - self.tags[units].dim
+        others = [self.shapes[node] for node in n.all_input_nodes if node in self.shapes and node is not units]
+        return all(len(s) < right or s[-right] == 1 for s in others)
 
     def _shaped(self, tag: _Tag, before: torch.Size, after: torch.Size) -> _Tag | None:
         d = tag.dim

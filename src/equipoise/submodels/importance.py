@@ -17,6 +17,7 @@ from equipoise.core.hidden_units import CONVOLUTIONS, Group, Neurons
 from equipoise.core.model import Bound, channels_last
 from equipoise.data.batch import Inputs, count, cut, joined, unshared
 from equipoise.submodels.discovery import trace
+from equipoise.system.grouping import grouped
 from equipoise.system.ranges import check_number
 
 Lookup = Callable[[fx.Node], Any]
@@ -129,21 +130,23 @@ class _Behind:
         read = [n for n in graph.nodes if n.op == "call_module" and id(modules[str(n.target)]) in names]
         if {id(modules[str(n.target)]) for n in read} != names:
             raise ValueError(f"torch.fx does not see all readers of {group.name!r}.")
-        changed: set[fx.Node] = set()
-        for node in graph.nodes:
-            if node in read or changed & {*node.all_input_nodes}:
-                changed.add(node)
+        self.changed = changed = _dependent(graph, read)
         self.order = [n for n in graph.nodes if n in changed and n.op != "output"]
-        self.changed = changed
         self.readers = {n: modules[str(n.target)] for n in read}
         # readers whose input is not behind another reader; each is subtracted from
         self.direct = {n for n in read if not changed & {*n.all_input_nodes} and _linear(self.readers[n])}
         last = {n: node for node in graph.nodes for n in node.all_input_nodes}
-        # nodes whose value is not needed after a node
-        self.last_use: dict[fx.Node, list[fx.Node]] = {node: [] for node in graph.nodes}
-        for n, node in last.items():
-            self.last_use[node].append(n)
-        self.used = {n for node in self.order for n in node.all_input_nodes} | {*read}
+        self.last_use = grouped((node, n) for n, node in last.items())  # nodes whose value is not needed after a node
+        self.used = {*read}.union(*(node.all_input_nodes for node in self.order))
+
+
+def _dependent(graph: fx.Graph, sources: Sequence[fx.Node]) -> set[fx.Node]:
+    """Some nodes, and all that depend on them."""
+    nodes = set[fx.Node]()
+    for node in graph.nodes:
+        if node in sources or nodes & {*node.all_input_nodes}:
+            nodes.add(node)
+    return nodes
 
 
 def _linear(module: nn.Module) -> bool:
@@ -176,10 +179,7 @@ class _Shortcut:
         self.plain: list[int] = []  # units that are left to the plain computation
         starts = [sum(neurons.sizes[:k]) for k in range(len(neurons.sizes))]
         self.groups = [_Behind(g, a, self.graph, self.modules) for g, a in zip(neurons.groups, starts, strict=True)]
-        self.fed: set[fx.Node] = set()  # nodes that depend on the input
-        for node in self.graph.nodes:
-            if node.op == "placeholder" or self.fed & {*node.all_input_nodes}:
-                self.fed.add(node)
+        self.fed = _dependent(self.graph, [node for node in self.graph.nodes if node.op == "placeholder"])
         self.kept = {self.logits}.union(
             *(
                 {n for n in behind.used if n not in behind.changed or n in behind.readers}
@@ -283,7 +283,7 @@ class _Shortcut:
                 new[node] = self.reader_output(behind, node, unit, lookup, forward, rows)
             else:
                 new[node] = self.call(node, lookup)
-            for n in behind.last_use[node]:
+            for n in behind.last_use.get(node, ()):
                 new.pop(n, None)
             if node is self.logits:
                 break

@@ -185,7 +185,7 @@ def _expected(hook: str, args: Sequence[Any], result: object) -> str:
     elif hook in ("private", "trains", "submodel"):
         right, form = result is None or _is_mask(result), "a boolean tensor, or None"
         if hook == "private":
-            right = right and (not isinstance(result, Tensor) or result.shape == (args[0].size,))
+            right = right and getattr(result, "shape", (args[0].size,)) == (args[0].size,)
             form = f"None, or a boolean tensor with one entry for each of the {args[0].size} coordinates of the model, buffers too"
     elif hook == "reward":
         right = _is_state(first) and isinstance(second, Tensor) and second.shape == args[2].shape

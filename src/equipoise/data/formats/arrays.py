@@ -22,17 +22,8 @@ from torch.utils.data import Dataset
 from equipoise.data.contents import JSON, LOOK, DataError, check_bytes, check_npz
 from equipoise.data.precision import counting, finite, lost, single
 from equipoise.data.samples import Lazy
-from equipoise.data.tables.columns import (
-    SPLITS,
-    WRITTEN,
-    Columns,
-    UserData,
-    check_purposes,
-    column,
-    file_totals,
-    listed,
-    together,
-)
+from equipoise.data.tables.columns import SPLITS, Columns, UserData, check_purposes, column, file_totals, together
+from equipoise.data.tables.options import WRITTEN, listed
 from equipoise.data.tables.roles import groups_of, named_columns, read_roles
 from equipoise.data.tables.words import EXACT, Origin
 from equipoise.system import own_code

@@ -130,7 +130,8 @@ class Delimited:
             if self._whole
             else self._text(others)
         )
-        return {name: numeric[name] if name in numeric else words[name] for name in names}
+        read = {**numeric, **words}
+        return {name: read[name] for name in names}
 
     @property
     def _whole(self) -> bool:

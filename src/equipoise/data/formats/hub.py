@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from equipoise.data.contents import DataError
 from equipoise.data.formats.table import Frame, from_table
 from equipoise.data.pictures import Pictures, Source
-from equipoise.data.tables.columns import SPLITS, WRITTEN, Column, Columns, UserData, column, listed
+from equipoise.data.tables.columns import SPLITS, Column, Columns, UserData, column, listed
+from equipoise.data.tables.options import WRITTEN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -200,11 +200,10 @@ def _used(
         groups = groups_of(columns, names, what)
     except DataError as error:
         problems.append(str(error))
+    predicted = {given["probability"], given["prediction"]} != {None}
     lacking = {
         "the column with what is true of everybody, --label COLUMN": used.get("label", "") is None,
-        "what was predicted, --probability COLUMN or --prediction COLUMN": given["probability"]
-        is None
-        is given["prediction"],
+        "what was predicted, --probability COLUMN or --prediction COLUMN": not predicted,
         "a column of groups of people, --group COLUMN": not groups and columns.group is None,
     }
     problems += [f"{what}: name {role}. Columns: {some(names)}." for role, lacks in lacking.items() if lacks]

@@ -26,19 +26,8 @@ from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless
 from equipoise.data.pictures import Pictures, from_files
 from equipoise.data.tables.cells import Raw, Words, cells_of, raw_of, taken, word_of
-from equipoise.data.tables.columns import (
-    MANY,
-    ROLES,
-    WRITTEN,
-    Column,
-    Columns,
-    UserData,
-    check_purposes,
-    column,
-    listed,
-    option,
-    together,
-)
+from equipoise.data.tables.columns import MANY, ROLES, Column, Columns, UserData, check_purposes, column, together
+from equipoise.data.tables.options import WRITTEN, listed, option
 from equipoise.data.tables.reading import counting_columns, left_out, nameless, read_raw, signed, signs_in
 from equipoise.data.tables.roles import described, groups_of, label_of, named_columns, read_roles, with_signs
 from equipoise.data.tables.words import Origin, missing

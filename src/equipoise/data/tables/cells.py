@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.tables.columns import option
+from equipoise.data.tables.options import option
 from equipoise.data.tables.schema import CATEGORY, DATE, NUMBER, Feature, Schema, plain
 from equipoise.data.tables.words import COMMAS, LARGEST, NUMBER as NUMERIC, Signs, faults, kind_of, missing, truth_of
 
@@ -209,15 +209,31 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
         return Cells(raw), []  # type: ignore[arg-type]
     if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
         raw = Words.of(map(word_of, raw.tolist()) if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
-    signs = Signs(feature.thousands, feature.decimal, feature.unit)
+    if isinstance(raw, Words) and feature.kind == CATEGORY:
+        cells = _codes(raw, (*feature.not_missing, *feature.categories), marks)
+        return cells, _refused(feature, cells.missing, at)
+    numbers, gone = _numbers_and_gaps(feature, raw)
+    if gone.any():
+        numbers = np.where(gone, np.nan, numbers)
+    problems = []
+    if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
+        problems.append(_not_read(feature, raw, wrong.tolist(), at))
+    for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
+        if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
+            side = "less than low" if beyond is np.less else "more than high"
+            first = ", ".join(f"{numbers[k]:g} in {at(k)}" for k in outside[:3].tolist())
+            problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
+    return Cells(numbers), problems + _refused(feature, gone, at)
+
+
+def _numbers_and_gaps(feature: Feature, raw: Raw) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """A column of numbers or dates as numbers [n], and which cells are missing [n]."""
+    marks = feature.missing_values
     if isinstance(raw, Words):
-        if feature.kind == CATEGORY:
-            cells = _codes(raw, (*feature.not_missing, *feature.categories), marks)
-            return cells, _refused(feature, cells.missing, at)
         if feature.kind == DATE:
             numbers = raw.mapped(lambda words: days_of(words, feature.form, feature.latest), raw.days)
         else:
-            truth = truth_in(feature, raw)
+            signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), truth_in(feature, raw)
             numbers = raw.mapped(lambda words: _numbers(words, signs, truth), raw.numbers)
         gone = raw.missing | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
     elif raw.dtype.kind == "M":
@@ -230,27 +246,21 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
         gone = np.isnan(numbers)
     if marks and feature.kind == NUMBER:
         gone = gone | np.isin(numbers, [float(word) for word in marks if NUMERIC.fullmatch(word)])
-    if gone.any():
-        numbers = np.where(gone, np.nan, numbers)
-    problems = []
-    if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
-        words = [raw.words[raw.codes[k]] if isinstance(raw, Words) else str(raw[k]) for k in wrong.tolist()]
-        advice, comma = "", all("," in word and COMMAS.fullmatch(word.strip()) for word in words)
-        if comma and (feature.kind, feature.decimal) == (NUMBER, "."):
-            advice = (
-                f" If the comma is before the digits of a fraction: {option('decimal', ',')} (pandas: decimal=',')."
-            )
+    return numbers, gone
 
-        def kind(word: str) -> str:
-            return f"no date of the form {feature.form}" if feature.kind == DATE else kind_of(word, signs)
 
-        problems.append(f"column {feature.name}: {faults(words, wrong.tolist(), at, len(numbers), kind)}.{advice}")
-    for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
-        if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
-            side = "less than low" if beyond is np.less else "more than high"
-            first = ", ".join(f"{numbers[k]:g} in {at(k)}" for k in outside[:3].tolist())
-            problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
-    return Cells(numbers), problems + _refused(feature, gone, at)
+def _not_read(feature: Feature, raw: Raw, rows: Sequence[int], at: Place) -> str:
+    """That the cells in some rows of a column are no numbers or dates, and what they are."""
+    signs = Signs(feature.thousands, feature.decimal, feature.unit)
+    words = [raw.words[raw.codes[k]] if isinstance(raw, Words) else str(raw[k]) for k in rows]
+    advice, comma = "", all("," in word and COMMAS.fullmatch(word.strip()) for word in words)
+    if comma and (feature.kind, feature.decimal) == (NUMBER, "."):
+        advice = f" If the comma is before the digits of a fraction: {option('decimal', ',')} (pandas: decimal=',')."
+
+    def kind(word: str) -> str:
+        return f"no date of the form {feature.form}" if feature.kind == DATE else kind_of(word, signs)
+
+    return f"column {feature.name}: {faults(words, rows, at, len(raw), kind)}.{advice}"
 
 
 def _complete(raw: Raw) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -451,21 +451,31 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
         lost = f"{gone:,} cells are missing, and count" if gone > 1 else "1 cell is missing, and counts"
         notes.append(f"{column} {lost} as {stands}; in training none was missing.")
     if feature.kind != CATEGORY:
-        away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
-        if feature.scaling in FAR and (far := int((away > FAR[feature.scaling]).sum())):
-            numbers = "numbers are" if far > 1 else "number is"
-            notes.append(f"{column} {far:,} {numbers} very far from those of training. Is the unit the same?")
-        elif n - gone >= MANY and feature.scaling in FAR and np.median(away) > UNLIKE:
-            middle = float(np.nanmedian(cells.values))
-            notes.append(f"{column} the median is {middle:g}, far from the numbers of training. Is its unit the same?")
-        return [], notes
+        return [], [*notes, *(f"{column} {note}" for note in _far_numbers(feature, fitted, cells))]
+    strange, more = _strange_words(feature, fitted, cells)
+    return [f"{column} {problem}" for problem in strange], [*notes, *(f"{column} {note}" for note in more)]
+
+
+def _far_numbers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[str]:
+    """Notes on numbers that are far from those of training."""
+    if feature.scaling not in FAR:
+        return
+    away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
+    if far := int((away > FAR[feature.scaling]).sum()):
+        yield f"{far:,} {'numbers are' if far > 1 else 'number is'} very far from those of training. Is the unit the same?"
+    elif len(away) >= MANY and np.median(away) > UNLIKE:
+        yield f"the median is {np.nanmedian(cells.values):g}, far from the numbers of training. Is its unit the same?"
+
+
+def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
+    """Problems and notes on words that are no category of training."""
     counts = np.bincount(cells.values[~cells.missing], minlength=len(cells.words)).tolist()
     place = places_of(fitted, cells.words)
     new = {word: n for word, n in zip(cells.words, counts, strict=True) if n and word not in place}
     strange, present = sum(new.values()), sum(counts)
     most = 2 * strange > present > 1
     if not new or (fitted.joined and not most):
-        return [], notes
+        return [], []
     spelled = {_spelling(word): word for word in fitted.categories}
     meant = [f"{word!r} for {spelled[_spelling(word)]!r}" for word in new if _spelling(word) in spelled]
     named = some([f"{word!r} in {n:,}" for word, n in new.items()], 5)
@@ -475,19 +485,15 @@ def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str]
         if any(word.isdigit() for word in new):
             how += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
         return [
-            f"{column} {strange:,} of {present:,} cells are no category of training ({named}; in training "
+            f"{strange:,} of {present:,} cells are no category of training ({named}; in training "
             f"{some([*map(repr, fitted.categories)], 5)}). {why}{how}"
-        ], notes
+        ], []
     if fitted.joined:
-        notes.append(
-            f"{column} {strange:,} of {present:,} cells are rare or unknown categories. Is it written as in training?"
-        )
-    else:
-        stands = "halfway between its two" if _single(fitted) else "none of its"
-        notes.append(
-            f"{column} {strange:,} of {present:,} cells did not occur in training ({named}), and count as {stands} categories."
-        )
-    return [], notes
+        return [], [f"{strange:,} of {present:,} cells are rare or unknown categories. Is it written as in training?"]
+    stands = "halfway between its two" if _single(fitted) else "none of its"
+    return [], [
+        f"{strange:,} of {present:,} cells did not occur in training ({named}), and count as {stands} categories."
+    ]
 
 
 def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:

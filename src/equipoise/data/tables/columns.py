@@ -1,27 +1,22 @@
 """The columns of the user's data: for every sample its label, client, group, part and inputs."""
 
-import csv
-import io
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures
-from equipoise.data.tables.options import WRITTEN as WRITTEN
+from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.options import LEAVE_OUT, THOUSANDS, listed as listed, option as option, several as several
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import near, some
-
-if TYPE_CHECKING:
-    from equipoise.data.tables.cells import RawTable
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -29,9 +24,6 @@ SPLITS = {
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
 ROLES = ("client", "split", "subject")  # of columns, in addition to labels, groups and inputs
-SHOWN = 5  # names in a sentence
-THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")  # signs between them
-LEAVE_OUT = "leave-out"
 PROBLEMS = 10  # in an error
 MANY = 50  # columns in a sentence
 INTEGER = re.compile(r"[+-]?\d{1,4000}", re.ASCII)  # more are text to Python
@@ -143,7 +135,7 @@ class UserData:
     source: str
     layout: str
     label: Column
-    inputs: "NDArray[Any] | Pictures | RawTable"
+    inputs: NDArray[Any] | Pictures | RawTable
     client: Column | None = None
     attributes: Mapping[str, Column] = field(default_factory=dict)
     split: Column | None = None
@@ -217,11 +209,6 @@ def _natural(word: str) -> tuple[Any, ...]:
     return (1, tuple(int(part) if k % 2 else part for k, part in enumerate(parts)), word)
 
 
-def listed(words: Iterable[str]) -> str:
-    """The first words, and how many more there are."""
-    return some(list(words), SHOWN)
-
-
 def together(path: Path | str, problems: Sequence[str]) -> str:
     """All problems of a file or folder as a list: the first, and how many more; each ends with a full stop."""
     if len(problems) == 1:
@@ -231,25 +218,6 @@ def together(path: Path | str, problems: Sequence[str]) -> str:
     lines = [f"({k}) {text}" for k, text in enumerate(texts[:PROBLEMS], 1)]
     lines += [f"And {len(texts) - PROBLEMS} more."] * (len(texts) > PROBLEMS)
     return "\n".join([f"{path} has {len(texts)} problems:", *lines])
-
-
-def option(name: str, value: str | Sequence[str]) -> str:
-    """An option of the command line as one types it; of several names those with commas are in quotation marks, as :func:`several` reads them."""
-    if not isinstance(value, str):
-        line = io.StringIO()
-        csv.writer(line, lineterminator="").writerow(value)
-        value = line.getvalue() if [*value] != ["none"] else '"none"'
-    elif value == "none" or value.startswith(("'", '"', "[", "(")):  # which would be read as Python writes them
-        value = repr(value)
-    typed = f"{name}={value}"
-    return f"--set {shlex.quote(typed)}" if typed[-1].isalnum() else f"--set {shlex.quote(typed + ' ')[:-2]}'"
-
-
-def several(words: str | Sequence[str]) -> tuple[str, ...]:
-    """Names that may be given as a list, or in one text with commas, as on the command line."""
-    if not isinstance(words, (list, tuple)):
-        words = next(csv.reader([str(words)], skipinitialspace=True), [])
-    return tuple(str(word).strip() for word in words if str(word).strip())
 
 
 def column(names: Sequence[str], asked: str | None, usual: str, what: str) -> str | None:

@@ -1,26 +1,33 @@
-"""The options of the user's own data, each with its meaning and an example."""
+"""The options of the user's own data, each with its meaning and an example; and how they are typed and read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from equipoise.system.ranges import marked, setting
+from equipoise.system.suggestions import some
 
 CELLS = "as the cells are written, if that is one way"
+SHOWN = 5  # names in a sentence
+THOUSANDS = (".", ",", "'", "’", " ", "\u00a0", "\u202f", "_")  # signs between them
+LEAVE_OUT = "leave-out"  # rows without a label
 
 
-def option(meaning: str, example: Any = None, usual: str = "none", default: Any = None, marks: str = "") -> Any:
+def stated(meaning: str, example: Any = None, usual: str = "none", default: Any = None, marks: str = "") -> Any:
     """A field with its meaning, an example, and what holds without it."""
     return setting(field(default=default), meaning, usual, example=example, marks=marks)
 
 
-agreed = partial(option, marks="agreed")
-column = partial(option, marks="agreed column")
-written = partial(option, marks="written")
-dividing = partial(option, marks="share")
+agreed = partial(stated, marks="agreed")
+column = partial(stated, marks="agreed column")
+written = partial(stated, marks="written")
+dividing = partial(stated, marks="share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +84,11 @@ class Options:
         "share of its training samples that is drawn for the server, for methods that need them, in [0, 0.5]",
         default=0.0,
     )
-    tests: str | None = option(
+    tests: str | None = stated(
         "what a test set is: groups, clients or all", "clients", "groups if there are any, else clients if few"
     )
-    size: int = option("side of images in pixels, >= 8", default=64)
-    measures: str | Sequence[str] = option("measured in addition to the accuracy", default=())
+    size: int = stated("side of images in pixels, >= 8", default=64)
+    measures: str | Sequence[str] = stated("measured in addition to the accuracy", default=())
     label: str | None = column("column of {the class, or of |}the number to predict")
     client: str | None = column("column of the client", marks="column")
     group: str | Sequence[str] | None = column(
@@ -93,8 +100,8 @@ class Options:
     )
     image: str | None = column("column of image files", marks="column")
     leave_out: str | Sequence[str] = agreed("columns that are no features", ["id"], default=())
-    positive: str | int | None = option("the class that true-positive rates are about, by its name", "yes")
-    range: str | Sequence[float] | None = option(
+    positive: str | int | None = stated("the class that true-positive rates are about, by its name", "yes")
+    range: str | Sequence[float] | None = stated(
         "grey levels of image files that become black and white",
         [0, 4095],
         "bytes as they are; of deeper images the least and the largest of all",
@@ -105,7 +112,7 @@ class Options:
     not_missing: str | Sequence[str] = agreed(
         "words that are names of {classes, |}clients or groups here, such as NA", ["NA"], default=()
     )
-    inputs: str | Sequence[str] | None = option(
+    inputs: str | Sequence[str] | None = stated(
         "the columns that may become inputs; no other column does, whatever else changes",
         ["age"],
         "all that have no other purpose",
@@ -116,15 +123,39 @@ class Options:
     decimal: str | None = written("the sign before the digits of a fraction: . or ,", ",", CELLS)
     thousands: str | None = written("the sign between thousands: . , ' or a blank", ".", CELLS)
     encoding: str | None = written("how letters are written: utf-8, latin-1, utf-16 ...", "latin-1", "utf-8")
-    download: bool = option("whether a data set of the Hub may be downloaded", default=False)
+    download: bool = stated("whether a data set of the Hub may be downloaded", default=False)
     task: str | None = agreed(
         "what the labels of your own data are: classification (classes), regression (numbers to predict, also with their unit, "
         "regression(unit=mmHg)), or your own, mine.py:Counts"
     )
     columns: Mapping[str, Any] | None = agreed("what columns of a table are, by name; in this file the table [columns]")
-    data_seed: int | None = option(
+    data_seed: int | None = stated(
         "seed for dividing the data, so that runs of several seeds share a division", 0, "the seed"
     )
 
 
 AGREED, WRITTEN, COLUMNS, SHARE = (marked(Options, mark) for mark in ("agreed", "written", "column", "share"))
+
+
+def listed(words: Iterable[str]) -> str:
+    """The first words, and how many more there are."""
+    return some(list(words), SHOWN)
+
+
+def option(name: str, value: str | Sequence[str]) -> str:
+    """An option of the command line as one types it; of several names those with commas are in quotation marks, as :func:`several` reads them."""
+    if not isinstance(value, str):
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(value)
+        value = line.getvalue() if [*value] != ["none"] else '"none"'
+    elif value == "none" or value.startswith(("'", '"', "[", "(")):  # which would be read as Python writes them
+        value = repr(value)
+    typed = f"{name}={value}"
+    return f"--set {shlex.quote(typed)}" if typed[-1].isalnum() else f"--set {shlex.quote(typed + ' ')[:-2]}'"
+
+
+def several(words: str | Sequence[str]) -> tuple[str, ...]:
+    """Names that may be given as a list, or in one text with commas, as on the command line."""
+    if not isinstance(words, (list, tuple)):
+        words = next(csv.reader([str(words)], skipinitialspace=True), [])
+    return tuple(str(word).strip() for word in words if str(word).strip())

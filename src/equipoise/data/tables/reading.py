@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date
 
@@ -99,11 +99,8 @@ def read_raw(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
         written = {name: column for name, column in written.items() if name not in unused}
-    others, problems, (signs, shown) = dict[str, tuple[Feature, ...]](), list[str](), readings
-    for name in options.keep:
-        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
-            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
-            problems.append(f"column {name}: keep={name} has no effect, as the column {why}. Leave it out.")
+    others, (signs, shown) = dict[str, tuple[Feature, ...]](), readings
+    problems = [*_idle_keep(raw, options.keep, counts)]
     counts = counts - {*options.keep}
     for name, cells in raw.items():
         guess = (
@@ -112,24 +109,19 @@ def read_raw(
         if not guess.features:
             left[name] = guess.reason
             continue
-        decided = {key: value for key, value in dict(written.get(name, {})).items() if key in DECISIVE}
-        signs_decided = decided.keys() - {"kind"}
-        possible = guess.features + guess.dropped * bool(signs_decided)
-        fitting = [f for f in possible if all(getattr(f, key) == value for key, value in decided.items())]
-        feature = next(iter(fitting), Feature(name) if {*SIGNS, "decimal"} & signs_decided else guess.features[0])
-        if isinstance(cells, Words) and feature.kind == CATEGORY:
-            feature, said = _named(source, feature, cells, options.not_missing)
-            notes += said
-        if isinstance(cells, Words) and feature.kind == NUMBER and (zeros := {*ZEROS_IN_WORDS} & cells.counts.keys()):
-            notes.append(
-                f"{source}: column {name}: {listed(map(repr, sorted(zeros)))} in {sum(cells.counts[word] for word in zeros):,} cells marks a missing "
-                "cell. If it is 0, write 0."
-            )
+        fitting, dropped = _fitting(name, guess, written.get(name, {}))
+        feature = fitting[0]
+        if isinstance(cells, Words):
+            if feature.kind == CATEGORY:
+                feature, said = _named(source, feature, cells, options.not_missing)
+                notes += said
+            if feature.kind == NUMBER:
+                notes += _zeros_in_words(source, name, cells)
+            if dropped:
+                notes.append(f"{source}: {by_other_columns(feature, dropped, cells)}")
         features.append(feature)
-        if guess.dropped and isinstance(cells, Words) and fitting and not signs_decided:
-            notes.append(f"{source}: {by_other_columns(feature, guess.dropped, cells)}")
         if len(fitting) > 1:
-            others[name] = tuple(fitting[1:])
+            others[name] = fitting[1:]
             problems += [question(fitting, cells)] * (not options.choose)
     schema = Schema(tuple(features), left).merged(written)
     for name, several in several_readings(schema, raw).items():
@@ -139,6 +131,32 @@ def read_raw(
     table, wrong = _read(schema, raw, options, at)
     table = replace(table, others=others, examples=examples_of(raw) if options.choose else {})
     return table, problems + wrong, notes + notes_of(source, schema, options.keep)
+
+
+def _idle_keep(raw: Mapping[str, Raw], keep: Sequence[str], counts: Set[str]) -> Iterator[str]:
+    """Problems of columns that ``keep`` names, and that would be inputs without it, or cannot be."""
+    for name in keep:
+        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
+            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
+            yield f"column {name}: keep={name} has no effect, as the column {why}. Leave it out."
+
+
+def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
+    """The readings of a column that fit the options which a user wrote, and those that no option but only other columns exclude."""
+    decided = {key: value for key, value in dict(written).items() if key in DECISIVE}
+    signs_decided = decided.keys() - {"kind"}
+    possible = guess.features + guess.dropped * bool(signs_decided)
+    fitting = tuple(f for f in possible if all(getattr(f, key) == value for key, value in decided.items()))
+    if fitting:
+        return fitting, guess.dropped * (not signs_decided)
+    return (Feature(name) if {*SIGNS, "decimal"} & signs_decided else guess.features[0],), ()
+
+
+def _zeros_in_words(source: str, name: str, text: Words) -> Iterator[str]:
+    """A note on words in a column of numbers that mark missing cells, and may mean 0."""
+    if zeros := sorted({*ZEROS_IN_WORDS} & text.counts.keys()):
+        cells = sum(text.counts[word] for word in zeros)
+        yield f"{source}: column {name}: {listed(map(repr, zeros))} in {cells:,} cells marks a missing cell. If it is 0, write 0."
 
 
 def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
@@ -182,11 +200,10 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
     raw = raw if isinstance(raw, Words) else Words.of(map(word_of, raw.tolist()))
     cell, *values = ways_of(features, raw)
     ways = [f"{cell} is {value}: {written_as(feature)}" for value, feature in zip(values, features, strict=True)]
-    name, why, todo = features[0].name, "more than one reading is possible", []
-    if not role:
-        todo = [
-            f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
-        ]
+    name, why = features[0].name, "more than one reading is possible"
+    todo = [
+        f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
+    ] * (not role)
     if all(feature.kind == NUMBER for feature in features):
         signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
         todo.append(f"For all columns: {' or '.join(signs)}.")
@@ -478,13 +495,15 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     250 and 250.0, may be one category or several, or the whole column numbers, if no categories are listed.
     """
     if "%y" in feature.form and feature.latest is None:
-        today = date.today()
-        ahead = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
-        return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
-    lost = {word for word in raw.counts if missing(word) and word not in feature.not_missing}
-    lost |= {word for word in raw.counts if plain(word) in feature.missing_values}
-    named = {word: n for word, n in raw.counts.items() if word not in lost}
-    if feature.kind != CATEGORY or feature.categories or not (same := same_numbers(named)):
+        return _centuries(feature, raw)
+    if feature.kind != CATEGORY or feature.categories:
+        return ()
+    named = {
+        word: n
+        for word, n in raw.counts.items()
+        if (word in feature.not_missing or not missing(word)) and plain(word) not in feature.missing_values
+    }
+    if not (same := same_numbers(named)):
         return ()
     spelled = {word for words in same for word in words}
     together = Counter[str]()
@@ -494,6 +513,13 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
     numbers = [Feature(feature.name)] * all(map(NUMERIC.fullmatch, named))
     return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
+
+
+def _centuries(feature: Feature, raw: Words) -> tuple[Feature, ...]:
+    """The readings of years of two digits, if some would be in the future."""
+    today = date.today()
+    ahead = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
+    return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
 
 
 def _as_categories(name: str, raw: Words) -> list[Feature]:

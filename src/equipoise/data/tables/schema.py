@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -112,24 +112,8 @@ class Feature:
             raise DataError(
                 f"column {self.name}: missing must be {some(FILLS[self.kind])} of a {self.kind}; found {self.missing!r}."
             )
-        if self.thousands == self.decimal:
-            raise DataError(f"column {self.name}: thousands and decimal are both {self.decimal!r}. Write decimal, too.")
-        if (self.scaling, self.missing) == ("log", "mean"):
-            raise DataError(
-                f'column {self.name}: with scaling = "log" the mean would be that of logarithms, not of the column. Take missing = "median".'
-            )
-        if isinstance(self.least, bool) or self.least != int(self.least) or self.least < 1:
-            raise DataError(f"column {self.name}: least must be a whole number >= 1; found {self.least!r}.")
-        if self.kind == DATE and not self.form:
-            raise DataError(f'column {self.name}: a date needs its form, such as form = "%Y-%m-%d".')
-        if self.latest is not None and (type(self.latest) is not int or "%y" not in self.form):
-            raise DataError(
-                f"column {self.name}: latest must be a year, such as 2026, of a form with %y; found {self.latest!r}."
-            )
-        if self.truth and (len(self.truth) % 2 or len({*map(str.casefold, map(str, self.truth))}) < len(self.truth)):
-            raise DataError(
-                f'column {self.name}: truth must be the words for 0 and 1, such as ["no", "yes"]; found {list(self.truth)!r}.'
-            )
+        for fault in self._faults():
+            raise DataError(f"column {self.name}: {fault}")
         object.__setattr__(self, "missing_values", tuple(plain(str(word).strip()) for word in self.missing_values))
         for option in ("categories", "truth"):
             object.__setattr__(self, option, tuple(str(word).strip() for word in getattr(self, option)))
@@ -146,6 +130,21 @@ class Feature:
                 raise DataError(
                     f"column {self.name}: {f.name} is no option of a {self.kind}, whose options are missing, missing_values, {some(sorted(OPTIONS[self.kind]))}."
                 )
+
+    def _faults(self) -> Iterator[str]:
+        """What is wrong with the values of options, each of which exists."""
+        if self.thousands == self.decimal:
+            yield f"thousands and decimal are both {self.decimal!r}. Write decimal, too."
+        if (self.scaling, self.missing) == ("log", "mean"):
+            yield 'with scaling = "log" the mean would be that of logarithms, not of the column. Take missing = "median".'
+        if isinstance(self.least, bool) or self.least != int(self.least) or self.least < 1:
+            yield f"least must be a whole number >= 1; found {self.least!r}."
+        if self.kind == DATE and not self.form:
+            yield 'a date needs its form, such as form = "%Y-%m-%d".'
+        if self.latest is not None and (type(self.latest) is not int or "%y" not in self.form):
+            yield f"latest must be a year, such as 2026, of a form with %y; found {self.latest!r}."
+        if self.truth and (len(self.truth) % 2 or len({*map(str.casefold, map(str, self.truth))}) < len(self.truth)):
+            yield f'truth must be the words for 0 and 1, such as ["no", "yes"]; found {list(self.truth)!r}.'
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""

@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.tables.columns import LEAVE_OUT, THOUSANDS, Column, listed, option
+from equipoise.data.tables.options import LEAVE_OUT, THOUSANDS, listed, option
 from equipoise.system.grouping import grouped
 
 # What programs write where there is nothing, in small letters: databases, spreadsheets, R, pandas, SAS, UCI, MATLAB, JavaScript.
@@ -67,7 +67,7 @@ class Origin:
 class Names:
     """Names of every sample, what is wrong with them, and what should be known of them, in sentences."""
 
-    words: Column
+    words: tuple[str, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -92,28 +92,32 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     if role == "label" and present and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in present):
         for k in present:
             words[k] = str(int(Decimal(words[k])))
+    measured = _measurements(words) if role == "label" else []
+
+    def rows_of(cells: Sequence[int]) -> list[int]:
+        rows: list[int] = np.flatnonzero(np.isin(codes, cells)).tolist()
+        return rows
+
     problems: list[str] = []
     if lost:
-        rows = np.flatnonzero(np.isin(codes, lost)).tolist()
+        rows = rows_of(lost)
         what, keep = _lost([words[k] for k in lost], not_missing)
-        if role == "label" and _measurements(words):  # which have no names
-            keep = ""
-        keep += {"group": f" To keep these people apart: {option('unknown', 'unknown')}."}.get(role, "")
-        keep += {"label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}."}.get(role, "")
-        problems.append(
+        others = {
+            "group": f" To keep these people apart: {option('unknown', 'unknown')}.",
+            "label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}.",
+        }
+        problems.append(  # measurements have no names to keep
             f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
-            f"Fill it in, or remove the sample.{keep}"
+            f"Fill it in, or remove the sample.{keep * (not measured)}{others.get(role, '')}"
         )
     if large:
-        rows = np.flatnonzero(np.isin(codes, large)).tolist()
         problems.append(
-            f"{origin.what}: the {role} is the floating-point number {texts[large[0]].strip()} ({origin.places(rows)}), and of such "
-            "numbers neighbours are the same. Save names as whole numbers (int64) or as text."
+            f"{origin.what}: the {role} is the floating-point number {texts[large[0]].strip()} ({origin.places(rows_of(large))}), and of "
+            "such numbers neighbours are the same. Save names as whole numbers (int64) or as text."
         )
-    if role == "label" and (measured := _measurements(words)):
-        rows = np.flatnonzero(np.isin(codes, measured)).tolist()
+    if measured:
         problems.append(
-            f"{origin.what}: the label is {words[measured[0]]} ({origin.places(rows)}), and labels are classes: words or whole "
+            f"{origin.what}: the label is {words[measured[0]]} ({origin.places(rows_of(measured))}), and labels are classes: words or whole "
             'numbers. If they are numbers to predict: --task regression, in Python task="regression". Or divide measurements into '
             "classes first, such as low and high."
         )
@@ -121,16 +125,20 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     problems += [
         f"{origin.what}: the {role} is {word.partition('.')[0]} in some samples and {word} in others, which is one number. "
         "Write it the same way everywhere."
-        for group in same
-        for names in [{*group}]
-        for word in group
-        if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names
+        for word in _with_point(same)
     ]
     apart = "are kept apart, although they are one number or look the same"
     notes = [f"{origin.what}: {said}." for said in _merged(texts, words)]
     notes += [f"{origin.what}: {listed(map(repr, group))} {apart}." for group in same[:FIRST]]
     column = np.array(words, object)[codes] if len(words) else np.empty(0, object)
     return Names(tuple(column.tolist()), tuple(problems), tuple(notes))
+
+
+def _with_point(same: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The names that are also there without their point, 1.0 and 1, in groups of names that are one number."""
+    for group in same:
+        names = {*group}
+        yield from (word for word in group if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names)
 
 
 def _lost(words: Sequence[str], not_missing: Sequence[str]) -> tuple[str, str]:
@@ -268,7 +276,7 @@ def readings(words: Sequence[str], thousands: str | None = None, decimal: str | 
     unit = unit_of(words)
     bare = [Signs(unit=unit).bare(word) for word in words] if unit else words
     choices: list[tuple[Signs, NDArray[np.float64]]] = []
-    between = [sign for sign in THOUSANDS if any(sign in word for word in bare)] if thousands is None else [thousands]
+    between = [sign for sign in THOUSANDS if sign in "".join(bare)] if thousands is None else [thousands]
     for before in decimal or ".,":
         for sign in dict.fromkeys(["", *between]):
             signs = Signs(sign, before, unit)

@@ -113,7 +113,7 @@ def make_certificates(
     for host in hosts:
         _general_name(host)
     wanted = [base / name for site in sites for name in (site, f"{site}.pub")]
-    wanted += [*kept.values()] if kept else [base / "server.pem", base / "server.key"] if hosts else []
+    wanted += [*kept.values()] or [base / "server.pem", base / "server.key"] * bool(hosts)
     if existing := [str(path) for path in wanted if path.exists()]:
         raise InputError(
             f"{', '.join(existing)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -227,11 +227,8 @@ class Roster:
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
         """Let new nodes describe themselves, and forget nodes that are no longer connected; returns the new sites."""
         online = {node.node_id: text.name(node.name or "") for node in self.exchange.grid.get_nodes()}
-        self.nodes = {name: node for name, node in self.nodes.items() if node in online}
-        self._seen = {node: name for node, name in self._seen.items() if node in online}
-        self._failed = {node: again for node, again in self._failed.items() if node in online}
+        self._forget(online)
         resting = {node for node, (until, _) in self._failed.items() if time.monotonic() < until}
-        self._refused = {node: why for node, why in self._refused.items() if node in online}
         met = []
         for node, answer in self._describe([node for node in online if node not in self._seen.keys() | resting]):
             site = None if isinstance(answer, str) else _known(answer, online[node])
@@ -260,6 +257,13 @@ class Roster:
             self.members = [site if old == site and not old.test_sizes else old for old in self.members]
             met.append(site)
         return met
+
+    def _forget(self, online: Container[int]) -> None:
+        """Forget nodes that are no longer connected."""
+        self.nodes = {name: node for name, node in self.nodes.items() if node in online}
+        self._seen = {node: name for node, name in self._seen.items() if node in online}
+        self._failed = {node: again for node, again in self._failed.items() if node in online}
+        self._refused = {node: why for node, why in self._refused.items() if node in online}
 
     def _describe(self, nodes: Sequence[int]) -> Iterator[tuple[int, Parcel | str]]:
         deadline = min(self.exchange.deadline, DESCRIBE)
