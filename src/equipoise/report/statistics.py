@@ -430,7 +430,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
 
     methods = cast(list[content.Measured], [measured(label, seeds) for label, seeds in runs.items()])
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
-    exported = _exported([history.selected_round is not None for history in histories], histories[0].main)
+    exported = _exported(histories)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
     about: Mapping[str, str] = {"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}
     return {
@@ -735,16 +735,17 @@ def _rewards(run: Run) -> Numbers:
 def _spread(runs: Runs, last: int) -> content.Spread | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
     by_method = _recorded(runs, lambda run: run.summary["clients"])
-    shown = [runs[label][seed] for label, seeds in by_method.items() for seed in seeds]
+    of_methods = {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}
+    shown = [*chain.from_iterable(of_methods.values())]
     # not where the table of collaboration has the clients, and not of few who share a test set
     if any(run.summary["collaboration"] for run in shown) or not any(map(_clients_matter, shown)):
         return None
-    draws = _draws_of_clients(
-        {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}, last
-    )
+    draws = _draws_of_clients(of_methods, last)
     bounds = _bounds(runs, by_method)
-    personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in by_method}
-    failed = {label: not personal[label] and _failed(runs[label]) for label in by_method}
+    failed = {
+        label: _failed(runs[label]) and not any(run.history.meta.get("personal") for run in runs[label].values())
+        for label in by_method
+    }
     able = [label for label in by_method if not failed[label] and not bounds[label]]
     indices = {index.key: index.of(shown[0].history.main) for index in INDICES}
     statistics = [indices[column.key] for column in columns.spread_of(shown[0].history.main)]
@@ -894,24 +895,30 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
         parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
         if parity is None:
             continue
-        for method in parity["methods"]:
-            people = of_runs[method["method"]]
-            rated = [entry["treated"]["groups"] for entry in people if entry["treated"]]
-            method["worst_groups"] = _worst_groups(_worst_value(entry, measure) for entry in rated)
-            n = min(len(entry["clients"]) for entry in people)
-            method["clients"] = [_inside([entry["clients"][m] or {} for entry in people]) for m in range(n)]
-            sites = by_name(entry["sites"] for entry in people)
-            method["sites"] = {site: _site(of_seeds) for site, of_seeds in sites.items()}
-            gaps = next(iter(method["sites"].values()))["gaps"] if method["sites"] else {}
-            method["largest"] = {key: _largest_inside(people, key) for key in gaps}
-        every = [people for entry in of_runs.values() for people in entry]
+        every = [*chain.from_iterable(of_runs.values())]
         unknown = [entry["unknown"] for entry in every]
+        methods = [{**method, **_of_people(of_runs[method["method"]], measure)} for method in parity["methods"]]
         by_attribute[name] = {
             **parity,
+            "methods": cast(list[content.Gaps], methods),
             "unknown": [min(unknown), max(unknown)],
             "as_groups": all(entry["as_groups"] for entry in every),
         }
     return by_attribute
+
+
+def _of_people(seeds: Sequence[results.People], measure: Measure) -> Content:
+    """What the row of a method has of people with the values of an attribute only, over the seeds, see `document.Gaps`."""
+    n = min(len(people["clients"]) for people in seeds)
+    sites = {site: _site(of_seeds) for site, of_seeds in by_name(people["sites"] for people in seeds).items()}
+    gaps = next(iter(sites.values()))["gaps"] if sites else {}
+    rated = [people["treated"]["groups"] for people in seeds if people["treated"]]
+    return {
+        "worst_groups": _worst_groups(_worst_value(groups, measure) for groups in rated),
+        "clients": [_inside([people["clients"][m] or {} for people in seeds]) for m in range(n)],
+        "sites": sites,
+        "largest": {key: _largest_inside(seeds, key) for key in gaps},
+    }
 
 
 def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
@@ -1077,11 +1084,12 @@ def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     }
 
 
-def _exported(selects: Sequence[bool], measure: Measure) -> str:
+def _exported(histories: Sequence[History]) -> str:
     """The round whose model is exported, in words."""
+    selects = [history.selected_round is not None for history in histories]
     if not any(selects):
         return "the last round"
-    best = f"the round with the best validation {measure.noun}"
+    best = f"the round with the best validation {histories[0].main.noun}"
     return best if all(selects) else f"the last round, or {best} where that was selected"
 
 
