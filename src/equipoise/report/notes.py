@@ -12,7 +12,7 @@ import numpy as np
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import LEAK, OF_DATA, REPEATED, TOGETHER, Tuned
-from equipoise.report.document import Measured, mean_of
+from equipoise.report.document import Measured, Numbers, mean_of
 from equipoise.report.formatting import brief, number
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
@@ -21,7 +21,6 @@ from equipoise.system.text import Said, key_of, plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
-    from equipoise.report.statistics import Numbers
 
     Runs = Mapping[str, Mapping[int, History]]  # by label and seed
     NumbersOfRuns = Mapping[str, Mapping[int, Numbers]]

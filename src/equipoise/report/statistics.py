@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +24,12 @@ from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.treatment import gap_between
 from equipoise.report import columns, document as content, notes
+from equipoise.report.document import Numbers
 from equipoise.system.grouping import by_name
-from equipoise.system.suggestions import unknown
-from equipoise.system.terminal import Terminal
 from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from equipoise.records.history import History
 
@@ -42,7 +37,6 @@ Table = NDArray[np.float64]
 # More clients have a table of their spread, also where they share the test sets of their groups.
 FEW_CLIENTS: Final = 20
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
-Numbers = Mapping[str, Any]  # of one run, see `History.summary`
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ Runs = Mapping[str, Mapping[int, Run]]  # by method and seed
 class Comparison(Mapping[str, Any]):
     """Several runs of one scenario, and every number that tables, figures and pages show of them.
 
-    As a mapping it is its document, see `equipoise.report.document.Document`.
+    As a mapping it is its document, see `equipoise.report.document.Document`. Users hold an `equipoise.Comparison`, which also writes.
 
     Parameters
     ----------
@@ -123,7 +117,7 @@ class Comparison(Mapping[str, Any]):
     document: content.Document
 
     @classmethod
-    def of(cls, histories: Sequence[History] | Comparison, last: int | None = None) -> Comparison:
+    def of(cls, histories: Sequence[History] | Comparison, last: int | None = None) -> Self:
         """Compare runs; what is a comparison already is returned as it is.
 
         Parameters
@@ -137,7 +131,7 @@ class Comparison(Mapping[str, Any]):
         ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
         """
         if isinstance(histories, Comparison):
-            return histories
+            return histories if isinstance(histories, cls) else cls(**vars(histories))
         histories = _alike(histories)
         grouped = by_label(histories)
         last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
@@ -213,59 +207,13 @@ class Comparison(Mapping[str, Any]):
         """The method that is shown to be the best on average: told apart from all others, as in `verdict`; None if none is."""
         return self["leaders"].get("avg", {}).get("best")  # type: ignore[no-any-return]
 
-    @property
-    def verdict(self) -> str:
-        """What the runs show in at most five sentences, and two about gaps between people, with no more certainty than seeds and test samples allow."""
-        from equipoise.report.sentences import verdict
-
-        return verdict(self.document)
-
-    @property
-    def evidence(self) -> list[str]:
-        """The numbers behind `verdict`: differences, intervals, p-values, and what there was no room for."""
-        from equipoise.report.sentences import evidence
-
-        return evidence(self.document)
-
     def runs_with(self, has: Callable[[Run], bool]) -> dict[str, list[Run]]:
         """The runs that have something, by method; without methods of which none has it."""
         chosen = {label: [run for run in seeds.values() if has(run)] for label, seeds in self.runs.items()}
         return {label: runs for label, runs in chosen.items() if runs}
 
-    def figure(self, name: str) -> Figure:
-        """A figure of the report by name, such as `"tradeoff"`, which a notebook shows.
-
-        Raises
-        ------
-        ValueError : these runs hold no data for it.
-        """
-        from equipoise.report.figures import PLOTS
-
-        available = [key for key, plot in PLOTS.items() if plot.has(self)]
-        if name not in available:
-            raise ValueError(unknown("figure of these runs", name, available))
-        return PLOTS[name].draw(self)
-
-    def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
-        """Write the report, see `equipoise.report.html.write`; return its path."""
-        from equipoise.report.html import write
-
-        return write(self, path, figures=figures)
-
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.runs)}; {plural(len(self['seeds']), 'seed')}, {plural(self['rounds'], 'round')})"
-
-    def __str__(self) -> str:
-        from equipoise.report.rendering import rich_table
-
-        console = Terminal(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
-        console.print(rich_table(self.document, 100))
-        return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
-
-    def _repr_html_(self) -> str:
-        from equipoise.report.html import card
-
-        return card(self, "bars")
 
     def __getitem__(self, key: str) -> Any:
         return cast(Content, self.document)[key]
