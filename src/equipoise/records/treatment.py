@@ -265,8 +265,11 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
         for name in rows_of_groups
     }
     between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
+    counted = all("moments" in row for rows in rows_of_groups.values() for row in rows)
     ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items()}
-    intervals = {key: [*interval] if math.isfinite(interval.low) else None for key, interval in ends.items()}
+    intervals = {
+        key: [*interval] if counted and math.isfinite(interval.low) else None for key, interval in ends.items()
+    }
     return {"intervals": intervals, **between, "groups": by_group}
 
 
