@@ -174,6 +174,7 @@ def _of_groups(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:
 
 # who is missed
 MISSED: Final = "Who is missed, and how often"
+OFF: Final = "How far predictions are off, and for whom"
 SAME_KIND: Final = "test rows of the same kind"
 
 
@@ -193,9 +194,7 @@ def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
 def _missed(compared: Comparison) -> Section:
     """Who is missed how often, or how far numbers are off: a verdict, and a table for every division of the test rows."""
     document, several = compared.document, len(compared["seeds"]) > 1
-    of_classes = compared.measure == ACCURACY
-    heading = MISSED if of_classes else "How far predictions are off, and for whom"
-    others = SAME_KIND if of_classes else "runs"
+    heading, others = (MISSED, SAME_KIND) if compared.measure == ACCURACY else (OFF, "runs")
     tables = [(_by(each, compared), _parity_grid(each, compared)) for each in treated(document)]
     tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _measure_grid(compared))]
     own = any(run.client_sizes is not None for run in compared.histories)

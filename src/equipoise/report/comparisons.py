@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.report import figures, html, sentences, statistics
-from equipoise.report.rendering import rich_table
+from equipoise.report import figures, html, rendering, sentences, statistics
 from equipoise.system.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Comparison(statistics.Comparison):
 
     def __str__(self) -> str:
         console = Terminal(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
-        console.print(rich_table(self.document, 100))
+        console.print(rendering.rich_table(self.document, 100))
         return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:

@@ -188,8 +188,7 @@ class Leaderboard:
 
     def _in_single(self) -> str:
         """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
-        names = (scenario["name"] for scenario in self.document["scenarios"])
-        won = {name: [m for m in self.order if self.outcome(m, name, WORST) == 1] for name in names}
+        won = {s: [m for m in self.order if self.outcome(m, s, WORST) == 1] for s in self.cells(self.reference)}
         where = [f"on {name} {listed(methods)}" for name, methods in won.items() if methods]
         return f" In single scenarios some do, by {WORST.noun}: {'; '.join(where)}." if where else ""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 Curves = dict[int, float]  # value by round
+Places = Mapping[str, tuple[str, float | None]]  # by row: its series, and where it stands on the axis
 
 OF_RUNS: Final[dict[str, Callable[[Comparison], Figure]]] = {  # drawn of the runs of a part as they are
     "bars": bars,
@@ -148,7 +149,7 @@ def over_rounds(history: History, spec: str) -> Curves:
     return {t: 100 * value for t, value in zip(rounds, values.tolist(), strict=True) if np.isfinite(value)}
 
 
-def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:
+def sweep(part: Block, at: Places, x: str, columns: Sequence[str]) -> Figure:
     """Columns against what was varied, one panel per column and one line per series; rows that vary nothing are levels.
 
     Parameters
@@ -184,9 +185,7 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
     return figure
 
 
-def _by_place(
-    part: Block, at: Mapping[str, tuple[str, float | None]], series: str, column: str
-) -> dict[float, ReproducedValue]:
+def _by_place(part: Block, at: Places, series: str, column: str) -> dict[float, ReproducedValue]:
     """The numbers of a series in a column by where they stand on the axis, in its order."""
     rows = {x: row for row in part.rows if at[row][0] == series and (x := at[row][1]) is not None}
     entries = {x: part.entries[rows[x], column] for x in sorted(rows)}
