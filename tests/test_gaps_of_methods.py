@@ -13,7 +13,7 @@ from statsmodels.stats.multitest import multipletests
 
 from equipoise.records.history import History
 from equipoise.report import html
-from equipoise.report.statistics import Comparison
+from equipoise.report.comparisons import Comparison
 from test_people import history
 
 GAPS = {"equal opportunity": equal_opportunity_difference, "demographic parity": demographic_parity_difference}

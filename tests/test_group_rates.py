@@ -18,10 +18,10 @@ from equipoise.federation.history import History
 from equipoise.metrics import class_counts, parity
 from equipoise.metrics.intervals import wilson
 from equipoise.report import html, rates
+from equipoise.report.comparisons import Comparison
 from equipoise.report.layout import sheets
 from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import verdict
-from equipoise.report.statistics import Comparison
 
 Sample = tuple[str, int, int]  # group, label, prediction
 people = st.lists(st.tuples(st.sampled_from("fmx"), st.integers(0, 1), st.integers(0, 1)), min_size=20, max_size=120)

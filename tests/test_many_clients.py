@@ -15,9 +15,9 @@ from equipoise import report
 from equipoise.federation.history import History
 from equipoise.metrics import seeds_needed
 from equipoise.report import html
+from equipoise.report.comparisons import Comparison
 from equipoise.report.layout import every_client, sheets
 from equipoise.report.sentences import seeds_change, verdict
-from equipoise.report.statistics import Comparison
 from helpers import in_one, others_slow
 
 

@@ -18,10 +18,10 @@ from equipoise.metrics.failure import guesses_mean
 from equipoise.metrics.measures import ACCURACY, REGRESSION
 from equipoise.records.validation import selected
 from equipoise.report import comparison, latex, markdown, render, rich_table
+from equipoise.report.comparisons import Comparison
 from equipoise.report.provenance import settings
 from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.sites import prometheus
-from equipoise.report.statistics import Comparison
 from equipoise.runs.tracking import of_round
 from helpers import write_records
 

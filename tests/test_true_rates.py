@@ -14,10 +14,10 @@ from matplotlib.colors import to_hex
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts, parity, rates_of
 from equipoise.metrics.intervals import wilson
+from equipoise.report.comparisons import Comparison
 from equipoise.report.layout import sheets
 from equipoise.report.notes import UNPROTECTED
 from equipoise.report.sentences import verdict
-from equipoise.report.statistics import Comparison
 from helpers import in_one, others_slow
 from run_helpers import cache, equipoise, without_figures
 

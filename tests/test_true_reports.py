@@ -18,12 +18,12 @@ import pytest
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts
 from equipoise.report import markdown, render, rich_table
+from equipoise.report.comparisons import Comparison
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.layout import every_client, over_clients, sheets
 from equipoise.report.provenance import conditions, headers
 from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import limits
-from equipoise.report.statistics import Comparison
 from equipoise.runs.configuration import configure
 from helpers import others_slow
 from run_helpers import cache, equipoise, executed

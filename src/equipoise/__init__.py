@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from equipoise.metrics.classification import Measure
     from equipoise.networks import NETWORKS, build as network
     from equipoise.report.audit import Audit, audit
-    from equipoise.report.statistics import Comparison
+    from equipoise.report.comparisons import Comparison
     from equipoise.runs.sweep import compare, tune
     from equipoise.runs.tracking import Tracking, track
     from equipoise.runs.tuning import Tuning
@@ -124,7 +124,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "networks": ("NETWORKS", "network"),
     "runs.tracking": ("Tracking", "track"),
     "report.audit": ("Audit", "audit"),
-    "report.statistics": ("Comparison",),
+    "report.comparisons": ("Comparison",),
     "runs.sweep": ("compare", "tune"),
     "runs.tuning": ("Tuning",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),

@@ -99,17 +99,7 @@ def save(
     inputs, task = _inputs(trained), _task(model)
     if not 0 <= threshold <= 1:
         raise InputError(f"threshold must be between 0 and 1; found {threshold!r}.")
-    groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
-    made = trained.decision
-    decision = made and asdict(made) | {"column": groups.get(made.attribute)}
-    classes, positive = trained.history.classes, trained.history.positive
-    if decision is not None and (positive is None or len(classes) != 2):
-        if threshold == 0.5:
-            raise InputError(
-                f"{trained.history.method} decides by group whether a sample is of one of {len(classes)} classes, and a bundle holds such "
-                "decisions between two only. Take the weights home instead: equipoise export RUN (Python: fed.network())."
-            )
-        raise InputError("threshold is for two classes, of which one is positive. Leave it out.")
+    decision, positive = _decision(trained), trained.history.positive
     if chosen is not None and chosen["hash"] != hashlib.sha256(as_bytes(trained.vector)).hexdigest():
         raise InputError("The threshold was chosen for another model. Choose one for this model, or leave it out.")
     state = {name: x.detach().cpu().contiguous().clone() for name, x in net.state_dict().items()}
@@ -134,7 +124,7 @@ def save(
     named = ("scenario", "layout", "sha256", *["source"] * of_hub)
     about = {
         "task": task,
-        "classes": list(classes),
+        "classes": list(trained.history.classes),
         "positive": positive and positive._asdict(),
         "threshold": threshold,
         "decision": decision,
@@ -175,6 +165,22 @@ def _licence(text: Any) -> str:
             f"{shorten(repr(text))}."
         )
     return name
+
+
+def _decision(trained: Trained) -> dict[str, Any] | None:
+    """What the bundle decides between two classes, with the column of its attribute; None: the most probable class."""
+    if (decision := trained.decision) is None:
+        return None
+    history = trained.history
+    if history.positive is None or len(history.classes) != 2:
+        if trained.threshold == 0.5:
+            raise InputError(
+                f"{history.method} decides by group whether a sample is of one of {len(history.classes)} classes, and a bundle holds such "
+                "decisions between two only. Take the weights home instead: equipoise export RUN (Python: fed.network())."
+            )
+        raise InputError("threshold is for two classes, of which one is positive. Leave it out.")
+    groups = trained.data.get("read", {}).get("groups", {}) if "schema" in trained.data else {}
+    return asdict(decision) | {"column": groups.get(decision.attribute)}
 
 
 def _inputs(trained: Trained) -> Inputs:

@@ -61,7 +61,8 @@ def decomposition(
 
     Each run is trained again, which gives the same local models; the measurements stay with the run.
     """
-    require_use({"--output": output and (quiet or json_)}, together="--quiet or --json, which write no files")
+    silent = quiet or json_
+    require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse
     from equipoise.records.directory import all_members
@@ -72,7 +73,7 @@ def decomposition(
     paths = all_members(directories)
     planned = sum(runs.load(path).rounds for path in paths)
     measured: dict[str, list[dict[str, float]]] = {}
-    with progress_bar(shown=not quiet and not json_) as bar:
+    with progress_bar(shown=not silent) as bar:
         task = bar.add_task("rounds", total=planned)
         before = 0
         for path in paths:
@@ -86,8 +87,7 @@ def decomposition(
                 measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
     if json_:
         print_json(measured)
-        return
-    if quiet:
+    if silent:
         return
     table = _table("run", "round", "local", "shift", "aggregation", "global")
     for name, rows in measured.items():

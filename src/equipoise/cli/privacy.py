@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,17 +48,23 @@ def privacy(
     if json_:
         print_json(rows)
         return
-    each = ([f"{name}, {r}" for r in value] if isinstance(value, dict) else [name] for name, value in rows[0].items())
-    columns = [column for names in each for column in names]
-    table = plain_table(*columns, right=columns)
-    for row in rows:
-        values = [v for value in row.values() for v in (value.values() if isinstance(value, dict) else (value,))]
-        table.add_row(*("infinite" if v is None else v if isinstance(v, str) else f"{v:.6g}" for v in values))
+    cells = [_cells(row) for row in rows]
+    table = plain_table(*cells[0], right=[*cells[0]])
+    for texts in cells:
+        table.add_row(*texts.values())
     out.print(table)
     say(
         f"(epsilon, {delta:g})-differential privacy of all data of one client that answered so often. replace: compared with any "
         "other data of as many samples; zero-out: with an update of zero."
     )
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """The cells of a row by the titles of their columns: a number that each relation has is one for each."""
+    cells: dict[str, Any] = {}
+    for name, value in row.items():
+        cells |= {f"{name}, {r}": v for r, v in value.items()} if isinstance(value, dict) else {name: value}
+    return {title: "infinite" if v is None else v if isinstance(v, str) else f"{v:.6g}" for title, v in cells.items()}
 
 
 def _of(run: Path) -> list[dict[str, Any]]:

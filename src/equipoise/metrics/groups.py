@@ -26,6 +26,13 @@ NEGATIVE: Final = frozenset(
 )
 POSITIVE: Final = frozenset(["1", "yes", "y", "true", "t", "positive", "pos", "case", "cases", "present", "+1", "+"])
 OF_CLASS: Final = ("tpr", "fpr", "selection_rate", "ppv", "npv")  # rates of one class against all others
+# by measure of `Parity` the rates whose gaps it is the largest of
+MEASURED: Final[Mapping[str, Sequence[str]]] = {
+    "equal_opportunity": ("tpr",),
+    "equalised_odds": ("tpr", "fpr"),
+    "demographic_parity": ("selection_rate",),
+    "predictive_parity": ("ppv",),
+}
 # people in each group from which on a gap can be estimated: its standard error is below 13 points
 ESTIMABLE: Final = 30
 POSITIVE_CLASS: Final = "positive class"  # key of the sentence that names it
@@ -360,6 +367,12 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     )
 
 
+def added(each: Sequence[Mapping[str, Any]], factor: float = 1) -> dict[str, Any]:
+    """The sums of what all of some counts have, times a factor."""
+    keys = [key for key in each[0] if all(key in counts for counts in each)]  # earlier versions recorded less
+    return {key: (factor * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in keys}
+
+
 def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int = 1) -> Parity:
     """The largest differences between groups in how a classifier treats them.
 
@@ -392,56 +405,29 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     if positive is not None:
         check_whole("positive", positive, 0, C - 1, ", one of the classes")
     classes = (positive,) if positive is not None else (1,) if C == 2 else tuple(range(C))
-    rates = {name: rates_of(counts, least) for name, counts in groups.items()}
-    rated = {c for values in rates.values() for c in _with_rate(values)}
-    rates = {
-        name: values if _with_rate(values) == rated else values._replace(hardest=None) for name, values in rates.items()
-    }
-
-    named = ["people"] * all("people" in counts for counts in groups.values())
-    total = {
-        key: np.sum([counts[key] for counts in groups.values()], axis=0).tolist()
-        for key in ("right", "true", "chosen", *named)
-    }
-    overall = rates_of(total, least)
+    rates = _comparable({name: rates_of(counts, least) for name, counts in groups.items()})
+    overall = rates_of(added([*groups.values()]), least)
     gaps = {
         (key, c): _gap({name: values.of(key, c) for name, values in rates.items()}, overall.of(key, c))
         for key in (*OF_CLASS, "accuracy", "worst_recall")
         for c in (classes if key in OF_CLASS else (0,))
     }
-    tpr, fpr, selected, ppv = (
-        {c: gaps[key, c].difference for c in classes} for key in ("tpr", "fpr", "selection_rate", "ppv")
-    )
-    odds = {
-        c: _value(max(tpr[c].value, fpr[c].value) if tpr[c].defined and fpr[c].defined else math.nan) for c in classes
-    }
-    measured = {
-        "equal_opportunity": tpr,
-        "equalised_odds": odds,
-        "demographic_parity": selected,
-        "predictive_parity": ppv,
-    }
-    widest = {
-        name: max(defined, key=lambda c: by_class[c].value)
-        for name, by_class in measured.items()
-        if (defined := [c for c in classes if by_class[c].defined])
-    }
-    largest = {name: by_class[widest[name]] if name in widest else UNDEFINED for name, by_class in measured.items()}
+    measured = {name: _largest(gaps, keys, classes) for name, keys in MEASURED.items()}
     undefined = tuple(
-        (name, what, c)
-        for name, by_class in rates.items()
-        for what, values in (("tpr", by_class.tpr), ("fpr", by_class.fpr))
+        (name, rate, c)
+        for name, of_group in rates.items()
+        for rate in ("tpr", "fpr")
         for c in classes
-        if not values[c].defined
+        if not of_group.of(rate, c).defined
     )
     return Parity(
         gaps["accuracy", 0].difference,
-        **largest,
+        **{name: _value(max(by_class.values(), default=math.nan)) for name, by_class in measured.items()},
         worst_recall=gaps["worst_recall", 0].difference,
         rates=rates,
         gaps=gaps,
         classes=classes,
-        widest=widest,
+        widest={name: max(by_class, key=by_class.__getitem__) for name, by_class in measured.items() if by_class},
         undefined=undefined,
     )
 
@@ -458,9 +444,17 @@ def _gap(rates: Mapping[str, Value], overall: Value) -> Gap:
     return Gap(Value(high - low, True), ratio, _value(distance), lowest, highest, len(values))
 
 
-def _with_rate(rates: Rates) -> set[int]:
-    """The classes whose recall in a group is known."""
-    return {c for c, value in enumerate(rates.tpr) if value.defined}
+def _comparable(rates: Mapping[str, Rates]) -> dict[str, Rates]:
+    """The same rates, without the hardest class of a group where a class has no recall that has one in another group."""
+    rated = {name: {c for c, value in enumerate(values.tpr) if value.defined} for name, values in rates.items()}
+    every = set[int]().union(*rated.values())
+    return {name: values if rated[name] == every else values._replace(hardest=None) for name, values in rates.items()}
+
+
+def _largest(gaps: Mapping[tuple[str, int], Gap], keys: Sequence[str], classes: Sequence[int]) -> dict[int, float]:
+    """The largest of the gaps of some rates, by class: of those in which each of these is defined."""
+    differences = {c: [gaps[key, c].difference for key in keys] for c in classes}
+    return {c: max(x.value for x in each) for c, each in differences.items() if all(x.defined for x in each)}
 
 
 def _value(value: float) -> Value:

@@ -16,6 +16,7 @@ from equipoise.metrics.groups import (
     Counts,
     Positive,
     Rates,
+    added,
     hidden,
     parity,
     people_of,
@@ -112,41 +113,42 @@ def people(history: "History", k: int, last: int) -> People | None:
     if not rounds:
         return None
     by_round = [by for record in history.records if (by := record.get("by")) and record["round"] >= rounds[0][0]]
-    sets = [sums[k] for sums in by_round[-1].get("groups", {}).values() if k < len(sums)]
-    values = [str(code) for sums in sets for code in sums["value"]]
     N = len(by_round[-1].get("clients", ()))
-    own = [[[[sums]] for by in by_round if (sums := by["clients"][m])] for m in range(N)]
-    if history.main == ACCURACY:
-        about = history.positive
-        counts = [
-            (t, {name: {key: n.tolist() for key, n in row.items()} for name, row in rows.items()})
-            for t, rows, _ in rounds
-        ]
-        treated: GroupFairness | dict[str, Any] | None = rates(
-            counts, about and about.number, history.least_group, rounds[-1][2]
-        )
-    else:
-        of_rounds = [rows for _, rows, _ in rounds]
-        several = len(by_name(of_rounds)) > 1
-        treated = errors(of_rounds, history.least_group, rounds[-1][2]) if several else None
+    own = [[summed(history, k, [[sums]])[0] for by in by_round if (sums := by["clients"][m])] for m in range(N)]
     inside = [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round]
     return {
-        "treated": treated,
+        "treated": _treated(history, rounds),
         "unknown": rounds[-1][2],
-        "as_groups": all(
-            name in by_round[-1].get("groups", ()) for record in history.records for name in record.get("groups", ())
-        )
-        and all(len(sums["value"]) == 1 and "unknown" not in sums for sums in sets)
-        and len(values) == len({*values}) > 0,
-        "clients": [
-            _inside(history, [summed(history, k, sets)[0] for sets in rounds_of_client]) if rounds_of_client else None
-            for rounds_of_client in own
-        ],
+        "as_groups": _are_test_sets(history, k, by_round[-1].get("groups", {})),
+        "clients": [_inside(history, rows) if rows else None for rows in own],
         "sites": sites(inside, history.positive, history.least_group)
         if history.main == ACCURACY
         else sites_of_numbers(inside, history.least_group),
         "averaged": [t for t, _, _ in rounds],
     }
+
+
+def _treated(
+    history: "History", rounds: Sequence[tuple[int, dict[str, Row], int]]
+) -> GroupFairness | dict[str, Any] | None:
+    """The rates, or the errors of numbers, over what `of_people` returned; None of fewer than two values."""
+    least, unknown = history.least_group, rounds[-1][2]
+    if history.main == ACCURACY:
+        counts = [(t, cast(Mapping[str, Counts], rows)) for t, rows, _ in rounds]
+        return rates(counts, history.positive and history.positive.number, least, unknown)
+    of_rounds = [rows for _, rows, _ in rounds]
+    return errors(of_rounds, least, unknown) if len(by_name(of_rounds)) > 1 else None
+
+
+def _are_test_sets(history: "History", k: int, groups: Mapping[str, Sequence[Sums]]) -> bool:
+    """Whether each value of the k-th of `History.divisions` has a test set, and each test set is people with one value."""
+    sets = [sums[k] for sums in groups.values() if k < len(sums)]
+    values = [str(code) for sums in sets for code in sums["value"]]
+    return (
+        all(record.get("groups", {}).keys() <= groups.keys() for record in history.records)
+        and all(len(sums["value"]) == 1 and "unknown" not in sums for sums in sets)
+        and len(values) == len({*values}) > 0
+    )
 
 
 def _of_sites(history: "History", by: Mapping[str, Any]) -> dict[str, list[list[Sums]]]:
@@ -169,14 +171,14 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
         return {}
     R, c, enough = len(rounds), about.number, max(least, ESTIMABLE)
     counts: dict[str, dict[str, Counts]] = {
-        name: {value: _added(rows, R / len(each)) for value, rows in by_name(each).items()}
+        name: {value: added(rows, R / len(each)) for value, rows in by_name(each).items()}
         for name, each in by_name(rounds).items()
     }
-    large = {
-        name: sum(people_of(sums)["accuracy"][0] >= enough * R for sums in groups.values())
+    gaps = {
+        name: parity(groups, c, enough * R)
         for name, groups in counts.items()
+        if sum(people_of(sums)["accuracy"][0] >= enough * R for sums in groups.values()) > 1
     }
-    gaps = {name: parity(groups, c, enough * R) for name, groups in counts.items() if large[name] > 1}
     level = 1 - 0.05 / max(1, sum(each.demographic_parity.defined for each in gaps.values()))
     by_site: dict[str, Site] = {}
     for name, groups in counts.items():
@@ -219,12 +221,6 @@ def _site_rates(counts: Counts, c: int, rounds: int, least: int) -> Numbers:
 def _enough(people: float, least: int) -> int | None:
     """How many people there are; None of too few."""
     return round(people) if people >= least else None
-
-
-def _added(each: Sequence[Mapping[str, Any]], factor: float) -> dict[str, Any]:
-    """The sums over rounds of what all of these have, times a factor."""
-    keys = [key for key in each[0] if all(key in counts for counts in each)]  # earlier versions recorded less
-    return {key: (factor * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in keys}
 
 
 def _inside(history: "History", rounds: Sequence[Mapping[str, Row]]) -> dict[str, Numbers]:
@@ -270,8 +266,10 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
     }
     between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
     counted = all("moments" in row for rows in rows_of_groups.values() for row in rows)
-    ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items() if counted}
-    intervals = {key: [*ends[key]] if key in ends and math.isfinite(ends[key].low) else None for key in between}
+    ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items()}
+    intervals = {
+        key: [*interval] if counted and math.isfinite(interval.low) else None for key, interval in ends.items()
+    }
     return {"intervals": intervals, **between, "groups": by_group}
 
 
@@ -311,9 +309,9 @@ def rates(
     if len(every) < 2:
         return None
     R = len(rounds)
-    added = {name: _added(each, R / len(each)) for name, each in every.items()}  # as if counted in all of these rounds
-    fairness = parity(added, positive, least * R)
-    calibrated = {name: _calibrated(counts, positive, least * R) for name, counts in added.items()}
+    sums = {name: added(each, R / len(each)) for name, each in every.items()}  # as if counted in all of these rounds
+    fairness = parity(sums, positive, least * R)
+    calibrated = {name: _calibrated(counts, positive, least * R) for name, counts in sums.items()}
     shown = _sizes({name: each[-1] for name, each in every.items()}, fairness.classes, least, unknown)
     return {
         "accuracy_gap": percent(fairness.accuracy),
@@ -330,13 +328,13 @@ def rates(
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
-            name: cast(GroupRates, {**shown[name], **_rates(rates, added[name], calibrated[name], fairness.classes, R)})
+            name: cast(GroupRates, {**shown[name], **_rates(rates, sums[name], calibrated[name], fairness.classes, R)})
             for name, rates in fairness.rates.items()
         },
         "intervals": {
-            **{key: ends.percent for key, ends in of_rates(added, positive, R, least).items()},
+            **{key: ends.percent for key, ends in of_rates(sums, positive, R, least).items()},
             "calibration_gap": of_means(
-                {name: bias for name, counts in added.items() if (bias := _bias(counts, R, least))}
+                {name: bias for name, counts in sums.items() if (bias := _bias(counts, R, least))}
             ).percent,
         },
         "undefined": [list(what) for what in fairness.undefined],

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing
+from equipoise.report.document import Numbers
 from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
 from equipoise.report.figures_of_training import density_of
-from equipoise.report.statistics import Numbers
 
 if TYPE_CHECKING:
     import pandas as pd

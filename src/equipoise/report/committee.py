@@ -67,7 +67,7 @@ def render(histories: Sequence[History] | Comparison, about: About | None = None
     sections = [
         _purpose(runs[0], about),
         _people(compared, chosen),
-        _missed(compared, chosen),
+        _missed(compared) if chosen is None else _missed_at(chosen, compared),
         _threshold(runs, chosen),
         Section("What is uncertain", (), below=_uncertain(compared, chosen)[:POINTS], name="uncertain"),
         Section("What was not looked at", (), below=[*_not_looked_at(compared, chosen)], name="not-looked-at"),
@@ -118,6 +118,12 @@ def _purpose(run: History, about: About) -> Section:
 
 def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     """Who is in the data, and who is not."""
+    texts, points = [*_rows(compared)], [*_limits_of_data(compared, chosen)]
+    return Section("Who is in the data, and who is not", texts, below=points, name="people")
+
+
+def _rows(compared: Comparison) -> Iterator[str]:
+    """From how many rows the model learnt, and on how many it was tested."""
     run, least = compared.histories[0], compared["least"]
     held = run.meta.get("holdings") or {}
     divisions = {
@@ -125,35 +131,30 @@ def _people(compared: Comparison, chosen: Chosen | None) -> Section:
         for of_run in (history.meta.get("holdings") for history in compared.histories)
     }
     model, it = ("The model", "It") if len(divisions) == 1 else ("In the first run, the model", "In the first run, it")
-    clients, tests = held.get("clients", []), held.get("tests", [])
-    texts, points = [], []
-    if clients:
+    if clients := held.get("clients"):
         sizes = [client["size"] for client in clients]
         range_ = f"each with {few(min(sizes), least)} to {few(max(sizes), least)}"
         each = _sizes(clients, least) if len(clients) <= ROWS else range_
-        texts.append(f"{model} learnt from {few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}.")
-    if tests:
+        yield f"{model} learnt from {few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}."
+    if tests := held.get("tests"):
         named = [{**test, "name": run.group_words.get(test["name"], test["name"])} for test in tests]
         each, total = _sizes(named, least), sum(test["size"] for test in tests)
-        texts.append(
-            f"{it} was tested on {few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
-        )
-    of_data = [text for text in (run.meta.get("data") or {}).get("notes") or () if text not in compared["notes"]]
-    points += [text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in of_data][:POINTS]
-    points += [text for treatment in treated(compared.document) for text in unknown_values(treatment)]
+        yield f"{it} was tested on {few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
+
+
+def _limits_of_data(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:
+    """What the data lack, and whom: notes on them, people without a value or hardly in them, sites that were left out."""
+    run, least = compared.histories[0], compared["least"]
+    notes = [text for text in (run.meta.get("data") or {}).get("notes") or () if text not in compared["notes"]]
+    yield from (text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in notes[:POINTS])
+    yield from (text for treatment in treated(compared.document) for text in unknown_values(treatment))
     small = [run.group_words.get(name, name) for name in compared["small"]]
     small += [name for name, group in _of_groups(chosen) if group["n"] is None and not group["withheld"]]
     if small:
-        points.append(
-            f"Hardly in the test rows, with fewer than {least} people, so nothing is shown about them here: {some([*dict.fromkeys(small)], ROWS)}."
-        )
-    left = dict.fromkeys(name for _, _, name, _, _ in quarantined(compared.histories))
-    if left:
-        points.append(f"Left out in some rounds of training, because no valid answer came: {some([*left], ROWS)}.")
-    points.append(
-        "Not in the data: people of other sites and of later times, and anybody whose row was never recorded."
-    )
-    return Section("Who is in the data, and who is not", texts, below=points, name="people")
+        yield f"Hardly in the test rows, with fewer than {least} people, so nothing is shown about them here: {some([*dict.fromkeys(small)], ROWS)}."
+    if left := dict.fromkeys(name for _, _, name, _, _ in quarantined(compared.histories)):
+        yield f"Left out in some rounds of training, because no valid answer came: {some([*left], ROWS)}."
+    yield "Not in the data: people of other sites and of later times, and anybody whose row was never recorded."
 
 
 def _sizes(holders: Sequence[Content], least: int) -> str:
@@ -172,21 +173,28 @@ def _of_groups(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:
 
 
 # who is missed
-def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
-    """Who is missed how often: a sentence for every division of the test rows, and a table of each."""
-    of_classes = compared.measure == ACCURACY
-    heading = "Who is missed, and how often" if of_classes else "How far predictions are off, and for whom"
-    if chosen is not None:
-        before = "" if score_of(chosen) else "Before the threshold was chosen: "  # whose counts are hidden
-        texts = [*(f"{before}{text}" for text in failures(compared.document)), *_sentences(chosen)]
-        tables = [
-            (f"By {_called(division)}{_cut(division['groups'])}", _threshold_grid(division, chosen))
-            for division in chosen["divisions"]
-        ]
-        tables = tables or [("", _threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
-        caption = " ".join(filter(None, (BRACKETS.format("test rows of the same kind"), thresholds.hidden(chosen))))
-        return Section(heading, texts, tables=tables, caption=caption, name="missed")
+MISSED: Final = "Who is missed, and how often"
+OFF: Final = "How far predictions are off, and for whom"
+SAME_KIND: Final = "test rows of the same kind"
+
+
+def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
+    """Who is missed how often at a threshold: a sentence for every division of the test rows, and a table of each."""
+    before = "" if score_of(chosen) else "Before the threshold was chosen: "  # whose counts are hidden
+    texts = [*(f"{before}{text}" for text in failures(compared.document)), *_sentences(chosen)]
+    tables = [
+        (f"By {_called(division)}{_cut(division['groups'])}", _threshold_grid(division, chosen))
+        for division in chosen["divisions"]
+    ]
+    tables = tables or [("", _threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
+    caption = " ".join(filter(None, (BRACKETS.format(SAME_KIND), thresholds.hidden(chosen))))
+    return Section(MISSED, texts, tables=tables, caption=caption, name="missed")
+
+
+def _missed(compared: Comparison) -> Section:
+    """Who is missed how often, or how far numbers are off: a verdict, and a table for every division of the test rows."""
     document, several = compared.document, len(compared["seeds"]) > 1
+    heading, others = (MISSED, SAME_KIND) if compared.measure == ACCURACY else (OFF, "runs")
     tables = [(_by(each, compared), _parity_grid(each, compared)) for each in treated(document)]
     tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _measure_grid(compared))]
     own = any(run.client_sizes is not None for run in compared.histories)
@@ -194,7 +202,6 @@ def _missed(compared: Comparison, chosen: Chosen | None) -> Section:
         tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
     seeds = f"Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
     cells = [cell for _, grid in tables for _, row in grid.rows for cell in row]
-    others = "test rows of the same kind" if of_classes else "runs"
     below = [
         BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells),
         *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
@@ -496,10 +503,11 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
     sizes, exact, several = list[int](), len(compared["seeds"]) == 1, compared.histories[0].counted == "people"
     for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _of_groups(chosen))):
         n, cases = group["n"], group["of_class"]
-        others = n if n is None or cases is None or several else n - cases  # of several rows, some may be of the class
+        at_most = several or n is None or cases is None  # of several rows, some may be of the class
+        others = n if at_most else n - cases
         behind = [size for key, size in zip(keys, (cases or n, others), strict=True) if group[key][value] is not None]
         sizes += [size for size in behind if size is not None]
-        exact &= not behind or not (several or n is None or cases is None)
+        exact &= not (behind and at_most)
     wide = ": with so few, intervals are wide" * bool(sizes and min(sizes) < WIDE)
     return f"{'at most ' * (not exact)}{min(sizes):,}{wide}" if sizes else ""
 

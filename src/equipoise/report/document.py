@@ -12,6 +12,7 @@ from equipoise.report import columns
 from equipoise.report.columns import Column
 from equipoise.system.text import Said
 
+Numbers = Mapping[str, Any]  # of one run, see `History.summary`
 Row = Mapping[str, object]  # a method in any of the tables
 
 

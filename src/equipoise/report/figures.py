@@ -18,6 +18,7 @@ from equipoise.report import (
 from equipoise.report.holdings import Holdings, example_images, who_has_what
 from equipoise.report.layout import attended
 from equipoise.report.statistics import Comparison, Run
+from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,6 +162,19 @@ PLOTS: Final = {
         " at the right means that clients keep moving in the same direction.{kept}",
     ),
 }
+
+
+def draw(compared: Comparison, name: str) -> Figure:
+    """The figure of a name.
+
+    Raises
+    ------
+    ValueError : the runs hold no data for it.
+    """
+    available = [key for key, plot in PLOTS.items() if plot.has(compared)]
+    if name not in available:
+        raise ValueError(unknown("figure of these runs", name, available))
+    return PLOTS[name].draw(compared)
 
 
 def draw_all(histories: Sequence[History] | Comparison) -> dict[str, Figure]:

@@ -60,8 +60,8 @@ def weights(compared: Comparison) -> Figure:
         drawing.title(axes, label)
         drawing.whole_numbers(axes)
     every = np.concatenate([axis.get_ydata() for axes in panels for axis in axes.lines])
-    low, high = (reduce(every[np.isfinite(every)], initial=0) for reduce in (np.min, np.max))
-    panels[0].set_ylim(max(1.05 * low, -MOST), min(1.05 * high, MOST) or 1)
+    every = every[np.isfinite(every)]
+    panels[0].set_ylim(max(1.05 * every.min(initial=0), -MOST), min(1.05 * every.max(initial=0), MOST) or 1)
     drawing.labels(figure, "round", "weight (%)")
     if any(groups):
         drawing.legend(figure, panels[0], groups)

@@ -25,7 +25,7 @@ from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.rendering import save_latex
-from equipoise.report.sentences import left_out, limits, tested_on, when, worst_named
+from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import real_path, write_atomically
 from equipoise.system.text import plural, visible
@@ -99,6 +99,8 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
         title=_title(compared),
         facts=_facts(compared),
         compared=compared,
+        verdict=verdict(document),
+        evidence=evidence(document),
         origin=provenance,
         leaks=(leaks := notes.leaks(compared.histories)),
         choice=choice,
@@ -311,7 +313,7 @@ def card(compared: Comparison, figure: str) -> str:
     titles, rows = layout.sheets(compared.document)[0].grid
     texts = {visible(name): [visible(cell.text) for cell in cells] for name, cells in rows}
     table = pd.DataFrame.from_dict(texts, orient="index", columns=[*map(visible, titles)]).to_html()
-    return block(compared.verdict, table, compared.figure(figure))
+    return block(verdict(compared.document), table, drawings.draw(compared, figure))
 
 
 def block(text: str, table: str = "", figure: Figure | None = None) -> str:

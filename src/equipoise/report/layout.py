@@ -367,17 +367,11 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
         values, several, few = [*methods[0]["groups"]], len(methods) > 1, f"< {treated.parity['least']}"
         titles = [f"n {value}" for value in values]
         titles += [f"{m['method']}, {what}" if several else what for m in methods for what in (*values, "gap")]
-        rows = []
-        for k, name in enumerate(names):
-            each = [method["clients"][k] for method in methods]
-            sizes = [[n for inside in each for n in inside["groups"].get(value, {"n": ()})["n"]] for value in values]
-            cells = [
-                Cell(few if None in n else _test_samples([k for k in n if k is not None] or [0], 0)) for n in sizes
-            ]
-            for inside in each:
-                cells += [_value_cell(inside["groups"].get(value), few, measure.digits) for value in values]
-                cells.append(_cell(inside["gap"], measure.digits))
-            rows.append((name, tuple(cells)))
+        clients = zip(*(method["clients"] for method in methods), strict=True)
+        rows = [
+            (name, (*_cells_of(client, values, few, measure.digits),))
+            for name, client in zip(names, clients, strict=True)
+        ]
         text = (
             f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {treated.attribute}; "
             f"gap: the largest less the smallest. n: {treated.parity['counted']}; n {few}: no number is shown."
@@ -386,6 +380,16 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
         yield _block(
             f"{treated.rates}-clients", f"Every client by {treated.attribute}", grid, text, *texts, head="Client"
         )
+
+
+def _cells_of(client: Sequence[Mapping[str, Any]], values: Sequence[str], few: str, digits: int) -> Iterator[Cell]:
+    """The test samples of a client for each value, then the numbers for each value of every method's model, and their gap."""
+    for value in values:
+        sizes = [n for inside in client for n in inside["groups"].get(value, {"n": ()})["n"]]
+        yield Cell(few if None in sizes else _test_samples(sizes or [0], 0))
+    for inside in client:
+        yield from (_value_cell(inside["groups"].get(value), few, digits) for value in values)
+        yield _cell(inside["gap"], digits)
 
 
 def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator[Sheet]:

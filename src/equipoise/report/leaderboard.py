@@ -175,21 +175,20 @@ class Leaderboard:
             so_far += f"Tuned {self.reference} has no result on {listed(failed)}. "
         if len(failed) == len(self.document["scenarios"]):
             return f"{so_far}So nothing can be stated."
-        winners = {by.noun: names for by in CRITERIA if (names := self.better(by))}
-        if not winners:
+        better = {by.noun: self.better(by) for by in CRITERIA}
+        won = {m: nouns for m in self.order if (nouns := [noun for noun, names in better.items() if m in names])}
+        if not won:
             none = "no method beats it, neither by the mean nor by the worst group or client nor by the STD"
             return f"{so_far}If {self.reference} is tuned as well, over the scenarios {none}.{self._in_single()}"
-        named = [method for method in self.order if any(method in names for names in winners.values())]
-        won = [f"{m} by {listed([noun for noun in winners if m in winners[noun]])}{self._price(m)}" for m in named]
-        losers = [by.noun for by in CRITERIA if by.noun not in winners]
-        none = f" None does by {' or by '.join(losers)}." if losers else ""
-        beat = f"{plural(len(named), 'method')} beat{'s' * (len(named) == 1)} tuned {self.reference}"
-        return f"{so_far}{beat}: {'; '.join(won)}.{none}"
+        winners = [f"{method} by {listed(nouns)}{self._price(method)}" for method, nouns in won.items()]
+        lost = [noun for noun, names in better.items() if not names]
+        none = f" None does by {' or by '.join(lost)}." if lost else ""
+        beat = f"{plural(len(won), 'method')} beat{'s' * (len(won) == 1)} tuned {self.reference}"
+        return f"{so_far}{beat}: {'; '.join(winners)}.{none}"
 
     def _in_single(self) -> str:
         """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
-        names = (scenario["name"] for scenario in self.document["scenarios"])
-        won = {name: [m for m in self.order if self.outcome(m, name, WORST) == 1] for name in names}
+        won = {s: [m for m in self.order if self.outcome(m, s, WORST) == 1] for s in self.cells(self.reference)}
         where = [f"on {name} {listed(methods)}" for name, methods in won.items() if methods]
         return f" In single scenarios some do, by {WORST.noun}: {'; '.join(where)}." if where else ""
 

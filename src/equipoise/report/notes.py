@@ -12,7 +12,7 @@ import numpy as np
 from equipoise.metrics.measures import Measure
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import LEAK, OF_DATA, REPEATED, TOGETHER, Tuned
-from equipoise.report.document import Measured, mean_of
+from equipoise.report.document import Measured, Numbers, mean_of
 from equipoise.report.formatting import brief, number
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
@@ -21,7 +21,6 @@ from equipoise.system.text import Said, key_of, plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
-    from equipoise.report.statistics import Numbers
 
     Runs = Mapping[str, Mapping[int, History]]  # by label and seed
     NumbersOfRuns = Mapping[str, Mapping[int, Numbers]]
@@ -455,18 +454,25 @@ def marked(label: str, by: str | None) -> str:
     return f"{label} ({ORACLE})" if by == ORACLE else label
 
 
+def _without_tuning(histories: Sequence[History]) -> list[str]:
+    """That nothing was tuned, of several methods whose settings are recorded."""
+    federated = [run for run in histories if run.sharing.federated]
+    recorded = all(run.meta.get("config") or run.meta.get("first") for run in histories)
+    if len({run.label for run in federated}) < 2 or not recorded:
+        return []
+    rates = {str((run.meta.get("config") or {}).get("lr")) for run in federated}
+    alike = len(rates) == 1 and "None" not in rates  # runs from Python do not record it
+    return [NOTHING.format(ALIKE if alike else AS_GIVEN)]
+
+
 def of_tuning(histories: Sequence[History]) -> list[str]:
     """What the first screen of a comparison states about tuning; nothing of a single method."""
-    labels = {history.label for history in histories if history.sharing.federated}
     every: list[tuple[str, Tuned]] = []
     for history in histories:
         if history.tuned and (history.label, history.tuned) not in every:
             every.append((history.label, history.tuned))
     if not every:
-        of_runs = all(history.meta.get("config") or history.meta.get("first") for history in histories)
-        rates = {str((run.meta.get("config") or {}).get("lr")) for run in histories if run.sharing.federated}
-        alike = len(rates) == 1 and "None" not in rates  # runs from Python do not record it
-        return [NOTHING.format(ALIKE if alike else AS_GIVEN)] if len(labels) > 1 and of_runs else []
+        return _without_tuning(histories)
     ways = grouped(((each["by"], each["draws"], each["validation"], each["rounds"]), label) for label, each in every)
     if len(ways) == 1:
         said = [chosen_by(*next(iter(ways)))]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 Curves = dict[int, float]  # value by round
+Places = Mapping[str, tuple[str, float | None]]  # by row: its series, and where it stands on the axis
 
 OF_RUNS: Final[dict[str, Callable[[Comparison], Figure]]] = {  # drawn of the runs of a part as they are
     "bars": bars,
@@ -148,7 +149,7 @@ def over_rounds(history: History, spec: str) -> Curves:
     return {t: 100 * value for t, value in zip(rounds, values.tolist(), strict=True) if np.isfinite(value)}
 
 
-def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, columns: Sequence[str]) -> Figure:
+def sweep(part: Block, at: Places, x: str, columns: Sequence[str]) -> Figure:
     """Columns against what was varied, one panel per column and one line per series; rows that vary nothing are levels.
 
     Parameters
@@ -163,9 +164,7 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
     levels = [row for row in part.rows if at[row][1] is None]
     for axes, column in zip(panels, columns, strict=True):
         for i, name in enumerate(series):
-            of_one = {at[row][1]: part.entries[row, column] for row in part.rows if at[row][0] == name}
-            by_x = {x: entry for x, entry in of_one.items() if x is not None and np.isfinite(entry.mean)}
-            by_x = dict(sorted(by_x.items()))
+            by_x = _by_place(part, at, name, column)
             how: drawing.Style = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
             how |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "elinewidth": 0.8}
             means = [entry.mean for entry in by_x.values()]
@@ -184,6 +183,13 @@ def sweep(part: Block, at: Mapping[str, tuple[str, float | None]], x: str, colum
     figure.align_ylabels(panels)
     drawing.legend(figure, panels[0], [*series, *levels])
     return figure
+
+
+def _by_place(part: Block, at: Places, series: str, column: str) -> dict[float, ReproducedValue]:
+    """The numbers of a series in a column by where they stand on the axis, in its order."""
+    rows = {x: row for row in part.rows if at[row][0] == series and (x := at[row][1]) is not None}
+    entries = {x: part.entries[rows[x], column] for x in sorted(rows)}
+    return {x: entry for x, entry in entries.items() if np.isfinite(entry.mean)}
 
 
 def _spread(entries: Collection[ReproducedValue]) -> list[float] | None:

@@ -11,10 +11,11 @@ from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.records.meta import Content
+from equipoise.report.document import Numbers
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
 from equipoise.report.rendering import latex_sheet, markdown_grid, rich_sheets
-from equipoise.report.statistics import Numbers, summary_of
+from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text
 
 if TYPE_CHECKING:

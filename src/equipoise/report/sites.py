@@ -67,7 +67,7 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
     lines = []
     for gauge, text, label, values in gauges:
         numbers = {name: float(x) for name, x in values.items() if x is not None}
-        lines += [f"# HELP equipoise_{gauge} {text}", f"# TYPE equipoise_{gauge} gauge"] if numbers else []
+        lines += [f"# HELP equipoise_{gauge} {text}", f"# TYPE equipoise_{gauge} gauge"] * bool(numbers)
         for name, x in numbers.items():
             labels = {"experiment": experiment} | ({label: name} if label else {})
             labels_text = ",".join(f'{key}="{value.translate(ESCAPED)}"' for key, value in labels.items())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +24,12 @@ from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.treatment import gap_between
 from equipoise.report import columns, document as content, notes
+from equipoise.report.document import Numbers
 from equipoise.system.grouping import by_name
-from equipoise.system.suggestions import unknown
-from equipoise.system.terminal import Terminal
 from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from equipoise.records.history import History
 
@@ -42,7 +37,6 @@ Table = NDArray[np.float64]
 # More clients have a table of their spread, also where they share the test sets of their groups.
 FEW_CLIENTS: Final = 20
 LAST: Final = 5  # rounds that are averaged, as in the papers' tables
-Numbers = Mapping[str, Any]  # of one run, see `History.summary`
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ Runs = Mapping[str, Mapping[int, Run]]  # by method and seed
 class Comparison(Mapping[str, Any]):
     """Several runs of one scenario, and every number that tables, figures and pages show of them.
 
-    As a mapping it is its document, see `equipoise.report.document.Document`.
+    As a mapping it is its document, see `equipoise.report.document.Document`. Users hold an `equipoise.Comparison`, which also writes.
 
     Parameters
     ----------
@@ -123,7 +117,7 @@ class Comparison(Mapping[str, Any]):
     document: content.Document
 
     @classmethod
-    def of(cls, histories: Sequence[History] | Comparison, last: int | None = None) -> Comparison:
+    def of(cls, histories: Sequence[History] | Comparison, last: int | None = None) -> Self:
         """Compare runs; what is a comparison already is returned as it is.
 
         Parameters
@@ -137,7 +131,7 @@ class Comparison(Mapping[str, Any]):
         ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
         """
         if isinstance(histories, Comparison):
-            return histories
+            return histories if isinstance(histories, cls) else cls(**vars(histories))
         histories = _alike(histories)
         grouped = by_label(histories)
         last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
@@ -213,59 +207,13 @@ class Comparison(Mapping[str, Any]):
         """The method that is shown to be the best on average: told apart from all others, as in `verdict`; None if none is."""
         return self["leaders"].get("avg", {}).get("best")  # type: ignore[no-any-return]
 
-    @property
-    def verdict(self) -> str:
-        """What the runs show in at most five sentences, and two about gaps between people, with no more certainty than seeds and test samples allow."""
-        from equipoise.report.sentences import verdict
-
-        return verdict(self.document)
-
-    @property
-    def evidence(self) -> list[str]:
-        """The numbers behind `verdict`: differences, intervals, p-values, and what there was no room for."""
-        from equipoise.report.sentences import evidence
-
-        return evidence(self.document)
-
     def runs_with(self, has: Callable[[Run], bool]) -> dict[str, list[Run]]:
         """The runs that have something, by method; without methods of which none has it."""
         chosen = {label: [run for run in seeds.values() if has(run)] for label, seeds in self.runs.items()}
         return {label: runs for label, runs in chosen.items() if runs}
 
-    def figure(self, name: str) -> Figure:
-        """A figure of the report by name, such as `"tradeoff"`, which a notebook shows.
-
-        Raises
-        ------
-        ValueError : these runs hold no data for it.
-        """
-        from equipoise.report.figures import PLOTS
-
-        available = [key for key, plot in PLOTS.items() if plot.has(self)]
-        if name not in available:
-            raise ValueError(unknown("figure of these runs", name, available))
-        return PLOTS[name].draw(self)
-
-    def report(self, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
-        """Write the report, see `equipoise.report.html.write`; return its path."""
-        from equipoise.report.html import write
-
-        return write(self, path, figures=figures)
-
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.runs)}; {plural(len(self['seeds']), 'seed')}, {plural(self['rounds'], 'round')})"
-
-    def __str__(self) -> str:
-        from equipoise.report.rendering import rich_table
-
-        console = Terminal(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
-        console.print(rich_table(self.document, 100))
-        return "\n".join(map(str.rstrip, console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
-
-    def _repr_html_(self) -> str:
-        from equipoise.report.html import card
-
-        return card(self, "bars")
 
     def __getitem__(self, key: str) -> Any:
         return cast(Content, self.document)[key]
@@ -430,7 +378,7 @@ def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
 
     methods = cast(list[content.Measured], [measured(label, seeds) for label, seeds in runs.items()])
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
-    exported = _exported([history.selected_round is not None for history in histories], histories[0].main)
+    exported = _exported(histories)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
     about: Mapping[str, str] = {"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}
     return {
@@ -735,16 +683,17 @@ def _rewards(run: Run) -> Numbers:
 def _spread(runs: Runs, last: int) -> content.Spread | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
     by_method = _recorded(runs, lambda run: run.summary["clients"])
-    shown = [runs[label][seed] for label, seeds in by_method.items() for seed in seeds]
+    of_methods = {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}
+    shown = [*chain.from_iterable(of_methods.values())]
     # not where the table of collaboration has the clients, and not of few who share a test set
     if any(run.summary["collaboration"] for run in shown) or not any(map(_clients_matter, shown)):
         return None
-    draws = _draws_of_clients(
-        {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}, last
-    )
+    draws = _draws_of_clients(of_methods, last)
     bounds = _bounds(runs, by_method)
-    personal = {label: any(run.history.meta.get("personal") for run in runs[label].values()) for label in by_method}
-    failed = {label: not personal[label] and _failed(runs[label]) for label in by_method}
+    failed = {
+        label: _failed(runs[label]) and not any(run.history.meta.get("personal") for run in runs[label].values())
+        for label in by_method
+    }
     able = [label for label in by_method if not failed[label] and not bounds[label]]
     indices = {index.key: index.of(shown[0].history.main) for index in INDICES}
     statistics = [indices[column.key] for column in columns.spread_of(shown[0].history.main)]
@@ -894,24 +843,30 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
         parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
         if parity is None:
             continue
-        for method in parity["methods"]:
-            people = of_runs[method["method"]]
-            rated = [entry["treated"]["groups"] for entry in people if entry["treated"]]
-            method["worst_groups"] = _worst_groups(_worst_value(entry, measure) for entry in rated)
-            n = min(len(entry["clients"]) for entry in people)
-            method["clients"] = [_inside([entry["clients"][m] or {} for entry in people]) for m in range(n)]
-            sites = by_name(entry["sites"] for entry in people)
-            method["sites"] = {site: _site(of_seeds) for site, of_seeds in sites.items()}
-            gaps = next(iter(method["sites"].values()))["gaps"] if method["sites"] else {}
-            method["largest"] = {key: _largest_inside(people, key) for key in gaps}
-        every = [people for entry in of_runs.values() for people in entry]
+        every = [*chain.from_iterable(of_runs.values())]
         unknown = [entry["unknown"] for entry in every]
+        methods = [{**method, **_of_people(of_runs[method["method"]], measure)} for method in parity["methods"]]
         by_attribute[name] = {
             **parity,
+            "methods": cast(list[content.Gaps], methods),
             "unknown": [min(unknown), max(unknown)],
             "as_groups": all(entry["as_groups"] for entry in every),
         }
     return by_attribute
+
+
+def _of_people(seeds: Sequence[results.People], measure: Measure) -> Content:
+    """What the row of a method has of people with the values of an attribute only, over the seeds, see `document.Gaps`."""
+    n = min(len(people["clients"]) for people in seeds)
+    sites = {site: _site(of_seeds) for site, of_seeds in by_name(people["sites"] for people in seeds).items()}
+    gaps = next(iter(sites.values()))["gaps"] if sites else {}
+    rated = [people["treated"]["groups"] for people in seeds if people["treated"]]
+    return {
+        "worst_groups": _worst_groups(_worst_value(groups, measure) for groups in rated),
+        "clients": [_inside([people["clients"][m] or {} for people in seeds]) for m in range(n)],
+        "sites": sites,
+        "largest": {key: _largest_inside(seeds, key) for key in gaps},
+    }
 
 
 def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
@@ -1077,11 +1032,12 @@ def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     }
 
 
-def _exported(selects: Sequence[bool], measure: Measure) -> str:
+def _exported(histories: Sequence[History]) -> str:
     """The round whose model is exported, in words."""
+    selects = [history.selected_round is not None for history in histories]
     if not any(selects):
         return "the last round"
-    best = f"the round with the best validation {measure.noun}"
+    best = f"the round with the best validation {histories[0].main.noun}"
     return best if all(selects) else f"the last round, or {best} where that was selected"
 
 

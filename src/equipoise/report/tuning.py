@@ -44,6 +44,19 @@ def budget(document: Content) -> str:
     )
 
 
+def _without_score(method: Content, by: str, last: int) -> Iterator[str]:
+    """Why a method has no score, or its defaults have none."""
+    ended = {trial["draw"]: trial["failed"] for trial in method["trials"] if trial["rungs"][-1]["rounds"] == last}
+    if method["score"] is None and all(ended.values()):
+        yield f"none of the draws that were trained to the end ({len(ended)}) is of use, so the defaults are taken. {LONGER}"
+    elif method["score"] is None:
+        equal = " It is not where clients receive equally good models in one of the last rounds."
+        yield f"{by} is not defined in all runs of any of its draws, so the defaults are taken.{equal * (by == COLLABORATION)}"
+    elif method["default"] is None:
+        useless = f"are of no use ({ended.get(0) or by + ' is not defined'})"
+        yield f"the defaults {useless if 0 in ended else 'were not trained to the end'}, so they have no score to compare with."
+
+
 def sentences(document: Content) -> Iterator[str]:
     """What to know of the choices: edges of ranges, disagreement between criteria, early ranks that misled, useless draws."""
     yield budget(document)
@@ -64,21 +77,7 @@ def sentences(document: Content) -> Iterator[str]:
         if method["useless"] == len(method["trials"]):
             yield none_of_use(label, method["useless"])
             continue
-        ended = {trial["draw"]: trial for trial in method["trials"] if trial["rungs"][-1]["rounds"] == last}
-        if method["score"] is None and all(trial["failed"] for trial in ended.values()):
-            yield (
-                f"{label}: none of the draws that were trained to the end ({len(ended)}) is of use, so the defaults are taken. {LONGER}"
-            )
-        elif method["score"] is None:
-            equal = " It is not where clients receive equally good models in one of the last rounds." * (
-                by == COLLABORATION
-            )
-            yield f"{label}: {by} is not defined in all runs of any of its draws, so the defaults are taken.{equal}"
-        elif method["default"] is None:
-            why = "were not trained to the end"
-            if 0 in ended:
-                why = f"are of no use ({ended[0]['failed'] or by + ' is not defined'})"
-            yield f"{label}: the defaults {why}, so they have no score to compare with."
+        yield from (f"{label}: {text}" for text in _without_score(method, by, last))
         if useless := method["useless"]:
             yield f"{label}: {useless} of {plural(len(method['trials']), 'draw')} diverged or guess{'es' * (useless == 1)}."
         for rung in method["agreement"]:

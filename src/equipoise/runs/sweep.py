@@ -39,7 +39,7 @@ from equipoise.records.directory import ORDER, manifest
 from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
-from equipoise.report.statistics import Comparison
+from equipoise.report.comparisons import Comparison
 from equipoise.runs.choosing import (
     BY_LAST,
     FOLDER,
