@@ -8,7 +8,7 @@ import numpy as np
 
 from equipoise.metrics.calibration import calibration_of_sums
 from equipoise.metrics.groups import Counts, Gap, Parity, parity, rates_of
-from equipoise.metrics.intervals import newcombe, of_rates, wilson
+from equipoise.metrics.intervals import newcombe, rate_gaps, wilson
 from equipoise.metrics.performance import Value
 from equipoise.records.treatment import errors
 
@@ -175,7 +175,7 @@ def of_newcombe(i: Inputs) -> Fields:
 
 def of_gap(i: Inputs) -> Fields:
     gap = everywhere(i).gap("tpr")
-    ends = of_rates(counts(np.sum(i["n"], 0), np.sum(i["pos"], 0)))["equal_opportunity"]
+    ends = rate_gaps(counts(np.sum(i["n"], 0), np.sum(i["pos"], 0)))["equal_opportunity"]
     pair = [int(gap.highest), int(gap.lowest)]
     return {"pair": pair, "difference": shown(gap.difference), "low": ends.low, "high": ends.high}
 

@@ -364,7 +364,7 @@ def test_numbers_over_clients_are_of_honest_ones() -> None:
     given = {"groups": groups, "tests": tests, "client_tests": own, **ALL}
     history = fitted("fedavg", 2, attack="sign-flip", attackers=TWO, collaborative=True, **given).history
     honest = [0, 2, 4]
-    assert history.of_honest(np.arange(5)).tolist() == honest
+    assert history.honest_only(np.arange(5)).tolist() == honest
     assert history.group_counts == (1, 2)
     table = history.client_table()[1]
     assert table.shape[1] == 5  # every client is tested

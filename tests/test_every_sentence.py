@@ -19,7 +19,7 @@ from scipy import stats
 
 import equipoise as eq
 from equipoise.metrics import class_counts
-from equipoise.metrics.intervals import of_rates, wilson
+from equipoise.metrics.intervals import rate_gaps, wilson
 from equipoise.report import committee
 from equipoise.report.layout import Sheet, over_clients, over_groups, paired_tests, sheets
 from equipoise.report.sentences import evidence, limits, verdict
@@ -220,7 +220,7 @@ def gaps_have_intervals(found: re.Match[str], rows: Rows, _: str, by: str) -> No
                     g: class_counts(rows.drawn.y[m], rows.drawn.predicted[found[1], seed][m], rows.C)
                     for g, m in rows.division(by).items()
                 }
-                each = of_rates(counts, rows.c, least=rows.drawn.least)[key]
+                each = rate_gaps(counts, rows.c, least=rows.drawn.least)[key]
                 ends += [[100 * each.low, 100 * each.high]] * math.isfinite(each.low)
             assert near(low, np.mean([a for a, _ in ends]))
             assert near(high, np.mean([b for _, b in ends]))

@@ -49,7 +49,7 @@ def test_the_file_alone_predicts_as_the_run_did(
     with safe_open(path, "pt") as file:
         about = file.metadata()
     assert json.loads(about["inputs"]) == ["age", "crp", "stage"]
-    x, _ = Coder.of(json.loads(about["schema"])).of_frame(pd.read_csv("t.csv"))
+    x, _ = Coder.of(json.loads(about["schema"])).encode_frame(pd.read_csv("t.csv"))
     classes = json.loads(about["classes"])
     assert about["network"] == "mlp(hidden=[7])"
     net = networks.build("mlp", (3,), len(classes), hidden=[7])

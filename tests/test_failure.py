@@ -28,7 +28,7 @@ from equipoise.federation.history import History
 from equipoise.flower import in_process
 from equipoise.metrics import class_counts, definitions, diverged, guesses, holm, seeds_needed
 from equipoise.metrics.calibration import auc
-from equipoise.metrics.failure import of_use, ranks
+from equipoise.metrics.failure import usefulness, ranks
 from equipoise.metrics.intervals import (
     OVER_CLIENTS,
     OVER_GROUPS,
@@ -36,7 +36,7 @@ from equipoise.metrics.intervals import (
     Outcome,
     difference,
     interval,
-    of_rates,
+    rate_gaps,
     resampled,
 )
 from equipoise.metrics.measures import ACCURACY
@@ -140,7 +140,7 @@ def test_sites_too_small_to_rank_by_themselves_rank_together() -> None:
         alone.append(guesses([{"a": sets[str(k)]}]))
     assert sum(map(bool, alone)) > 5
     assert guesses([sets]) == ""
-    assert of_use([*sets.values()])["ranks"][0][0] == pytest.approx(
+    assert usefulness([*sets.values()])["ranks"][0][0] == pytest.approx(
         sum(score["ranks"][0][0] for score in sets.values())
     )
 
@@ -405,7 +405,7 @@ def test_an_interval_holds_what_was_observed(groups: list[tuple[int, int]], know
 def test_gaps_of_rates_hold_what_was_observed() -> None:
     perfect = class_counts([0, 1] * 9, [0, 1] * 9, 2)
     wrong = class_counts([0, 1] * 9, [1, 0] * 9, 2)
-    apart = of_rates({"f": perfect, "m": wrong})
+    apart = rate_gaps({"f": perfect, "m": wrong})
     assert [apart[key].high for key in ("accuracy_gap", "equal_opportunity", "equalised_odds")] == [1, 1, 1]
     assert apart["demographic_parity"].low == 0
 
@@ -419,15 +419,15 @@ def test_gaps_of_rates_hold_the_truth() -> None:
         for g, n in sizes.items():
             y = (rng.random(n) < share[g]).astype(int)
             counts[g] = class_counts(y, (rng.random(n) < np.where(y, tpr[g], fpr[g])).astype(int), 2)
-        found = of_rates(counts)
+        found = rate_gaps(counts)
         chosen = {g: share[g] * tpr[g] + (1 - share[g]) * fpr[g] for g in sizes}
         truth = {"equal_opportunity": 0.2, "equalised_odds": 0.2, "demographic_parity": chosen["m"] - chosen["f"]}
         hits += [found[key].low <= of <= found[key].high for key, of in truth.items()]
     assert (hits / 150 > 0.9).all()
-    same = of_rates({g: class_counts([0, 1] * 50, [0, 1] * 50, 2) for g in sizes})
+    same = rate_gaps({g: class_counts([0, 1] * 50, [0, 1] * 50, 2) for g in sizes})
     assert all(same[key].low == 0 for key in truth)  # nothing shows that the groups differ
     assert same["demographic_parity_ratio"].high == 1
-    one = of_rates({"f": class_counts([1, 1], [1, 1], 2), "m": class_counts([0, 0], [0, 0], 2)})
+    one = rate_gaps({"f": class_counts([1, 1], [1, 1], 2), "m": class_counts([0, 0], [0, 0], 2)})
     assert math.isnan(one["equal_opportunity"].low)  # no two groups have a positive sample
 
 

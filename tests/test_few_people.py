@@ -22,7 +22,7 @@ from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
 from equipoise.report.sites import prometheus
 from equipoise.report.statistics import comparison
-from equipoise.runs.tracking import of_round
+from equipoise.runs.tracking import round_numbers
 from equipoise.system.errors import SiteError
 from helpers import in_one
 
@@ -96,11 +96,11 @@ def test_trackers_get_no_number_about_few() -> None:
         "groups": {"a": {"accuracy": 0.5, "n": 100}, "b": {"accuracy": 1.0, "n": 3}},
         "clients": {"accuracy": [0.4, 0.9, None], "n": [20, 3, 0]},
     }
-    found = of_round(record, ["x", "y", "z"], 10, at_sites=True)
+    found = round_numbers(record, ["x", "y", "z"], 10, at_sites=True)
     assert found["accuracy/avg"] == 0.5
     assert not [name for name in found if name.endswith(("/b", "/y", "/z"))]
-    assert of_round(record, ["x", "y", "z"])["accuracy/avg"] == 0.75
-    simulated = of_round(record, ["x", "y", "z"], 10)
+    assert round_numbers(record, ["x", "y", "z"])["accuracy/avg"] == 0.75
+    simulated = round_numbers(record, ["x", "y", "z"], 10)
     assert simulated["clients/accuracy/y"] == 0.9
     assert not [name for name in simulated if name.endswith("/b")]
 

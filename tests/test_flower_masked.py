@@ -28,7 +28,7 @@ from equipoise.engines.sequential import sequential
 from equipoise.federation import fingerprint
 from equipoise.federation.method import Method, more_than_sums
 from equipoise.methods import METHODS
-from equipoise.testing.federations import of_people
+from equipoise.testing.federations import people_settings
 from helpers import UNEQUAL, clients, in_one, network, normal, others_slow, samples, tensor
 
 pytest.importorskip("flwr")
@@ -502,7 +502,10 @@ def both(
     """A simulation, and the same by masked sums, which waits for nobody."""
     kind = "batchnorm" if "fedbn" in str(method) else "mlp"
     given: dict[str, Any] = {"epochs": 2, "batch_size": 8, "participation": participation, "seed": 3, "quorum": 0.5}
-    data, more = clients(more.pop("sizes", UNEQUAL), people=bool(of_people(method))), of_people(method) | more
+    data, more = (
+        clients(more.pop("sizes", UNEQUAL), people=bool(people_settings(method))),
+        people_settings(method) | more,
+    )
     simulated = eq.Federation(network(kind), data, method, SOLVER, engine="sequential", **given | more)
     fed = in_process(network(kind), data, method, SOLVER, secure=True, states=states, **given | more)
     exchange = at(fed).sites.exchange

@@ -18,7 +18,7 @@ from equipoise.flower.deploy.checks import CheckResult
 from equipoise.flower.secagg import memory as memory_file
 from equipoise.flower.site.store import Store
 from equipoise.records.record import lines as record_lines
-from equipoise.runs.status import of_run
+from equipoise.runs.status import run_status
 from equipoise.system.errors import InputError
 from equipoise.system.files import locked
 from run_helpers import equipoise
@@ -373,7 +373,7 @@ def test_when_the_last_round_ended_is_no_time_of_a_file_that_is_written_again(ro
         state.write_bytes(b"")
         os.utime(state, (1e9 + t, 1e9 + t))
     os.utime(tmp_path / "metrics.jsonl", (2e9, 2e9))
-    assert of_run(tmp_path).written == 1e9 + rounds
+    assert run_status(tmp_path).written == 1e9 + rounds
     (tmp_path / "metrics.jsonl").write_text(lines + f'{{"round": {rounds}, "seconds": 1.0}}\n')
     os.utime(tmp_path / "metrics.jsonl", (2e9, 2e9))
-    assert of_run(tmp_path).written == 2e9
+    assert run_status(tmp_path).written == 2e9

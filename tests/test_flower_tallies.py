@@ -181,7 +181,7 @@ def test_counts_whose_sum_wraps_around_are_refused(wide: float, wrong: tuple[str
     n, others = 12.0, int(2.0**64 / wide)
     counts = [[n, *[wide if name in wrong else 0.0] * others] for name in ("right", "true", "chosen")]
     with pytest.raises(ValueError, match="counts"):
-        ClassTally.of_vector(
+        ClassTally.from_vector(
             torch.tensor([n, 1.0, *counts[0], *counts[1], *counts[2]], dtype=torch.float64), 1 + others
         )
 

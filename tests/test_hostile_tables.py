@@ -632,7 +632,7 @@ def test_a_column_that_is_empty_at_a_site_is_filled_with_the_median_of_the_other
 def test_categories_that_training_has_not_seen_are_between_the_others(tmp_path: Path) -> None:
     data = read(tmp_path / "t.csv", beside(["a", "b", "a", "b"]))
     coder = Coder.fitted_to(data.inputs, [range(N)])  # type: ignore[arg-type]
-    inputs, notes = coder.of_frame(pd.DataFrame({"plain": [1.0, 2.0, 3.0], "x": ["a", "new", None]}))
+    inputs, notes = coder.encode_frame(pd.DataFrame({"plain": [1.0, 2.0, 3.0], "x": ["a", "new", None]}))
     assert coder.names == ("plain", "x=b")
     assert inputs[:, 1].tolist() == [0, 0.5, 0.5]
     assert any("cells did not occur in training ('new' in" in note for note in notes)
@@ -646,20 +646,20 @@ def test_columns_are_matched_by_name_wherever_they_stand(tmp_path: Path) -> None
     expected = coder(data.inputs.columns)  # type: ignore[union-attr]
     frame = pd.DataFrame({name: [cells[k % len(cells)] for k in range(N)] for name, cells in columns.items()})
     frame = frame.assign(other="z", day=pd.to_datetime(frame["day"]), age=frame["age"].astype("float32"))
-    assert np.array_equal(coder.of_frame(frame[["day", "other", "ward", "dose", "age"]])[0], expected)
+    assert np.array_equal(coder.encode_frame(frame[["day", "other", "ward", "dose", "age"]])[0], expected)
     for same in (frame.astype({"dose": str, "ward": "category"}), frame.convert_dtypes(), frame.astype(object)):
-        assert np.array_equal(coder.of_frame(same)[0], expected)
+        assert np.array_equal(coder.encode_frame(same)[0], expected)
     gaps = frame.convert_dtypes()
     gaps.loc[1, ["dose", "ward", "day"]] = pd.NA
-    assert np.array_equal(coder.of_frame(gaps)[0][2:], expected[2:])
+    assert np.array_equal(coder.encode_frame(gaps)[0][2:], expected[2:])
     with pytest.raises(DataError, match=r"no column 'dose', 'ward'"):
-        coder.of_frame(frame[["age", "day"]])
+        coder.encode_frame(frame[["age", "day"]])
     with pytest.raises(DataError, match=r"two columns are called ward"):
-        coder.of_frame(frame.rename(columns={"other": "ward"}))
+        coder.encode_frame(frame.rename(columns={"other": "ward"}))
     faulty = frame.astype({"age": object, "day": str})
     faulty.loc[3, ["age", "day"]] = ["old", "soon"]
     with pytest.raises(DataError, match=r"(?s)2 problems.*column age: 1 of 24 is no number.*column day: 1 of 24 is no"):
-        coder.of_frame(faulty)
+        coder.encode_frame(faulty)
 
 
 # many columns, many rows

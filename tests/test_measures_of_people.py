@@ -17,7 +17,7 @@ from equipoise.core.task import CLASSIFICATION
 from equipoise.metrics import class_counts, parity
 from equipoise.metrics.calibration import calibration_of_sums, reliability, sums_of_scores
 from equipoise.metrics.groups import OF_CLASS
-from equipoise.metrics.intervals import newcombe, of_rates, wilson
+from equipoise.metrics.intervals import newcombe, rate_gaps, wilson
 from equipoise.report import html
 from equipoise.report.layout import sheets
 from equipoise.report.statistics import Comparison
@@ -66,7 +66,7 @@ def test_gaps_hold_whatever_the_order_and_the_names(drawn: list[tuple[str, int, 
         for key, among in about.items():
             n = sum(1 for g, y, p in drawn if g == name and among(y, p))
             assert rates.of(key, 1).defined == (n >= least)
-    for key, ends in of_rates(groups, least=least).items():
+    for key, ends in rate_gaps(groups, least=least).items():
         if key == "demographic_parity_ratio":
             ratio = ours.gap("selection_rate").ratio
             assert ratio.defined or np.isnan(ends.low)
@@ -83,7 +83,7 @@ def test_intervals_of_gaps_hold_the_truth() -> None:
     above = 0
     for _ in range(200):
         groups = {g: class_counts(np.ones(60, int), rng.random(60) < 0.7, 2) for g in "abc"}
-        above += of_rates(groups)["equal_opportunity"].low > 0
+        above += rate_gaps(groups)["equal_opportunity"].low > 0
     assert above <= 16
 
 
@@ -180,7 +180,7 @@ def test_sites_are_those_of_a_plain_loop() -> None:
             for k, value in enumerate("fm")
         }  # fmt: skip
         assert inside["gaps"]["equal_opportunity"] == pytest.approx(100 * parity(counts).equal_opportunity.value)
-        ends = of_rates(counts, rounds=3, level=1 - 0.05 / 2)["equal_opportunity"]
+        ends = rate_gaps(counts, rounds=3, level=1 - 0.05 / 2)["equal_opportunity"]
         assert inside["intervals"]["equal_opportunity"] == pytest.approx([100 * ends.low, 100 * ends.high])
 
 

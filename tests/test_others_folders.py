@@ -93,7 +93,7 @@ def test_so_does_every_command(theirs: Path, command: tuple[str, ...], equipoise
 def test_status_names_the_file(theirs: Path) -> None:
     (theirs / ".lock").unlink(missing_ok=True)
     os.mkfifo(theirs / ".lock")
-    assert "is a pipe" in status.of_run(theirs).why
+    assert "is a pipe" in status.run_status(theirs).why
 
 
 def test_a_folder_is_followed_no_more_than_a_file(theirs: Path) -> None:

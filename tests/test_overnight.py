@@ -21,7 +21,7 @@ from equipoise.federation import standing as standings
 from equipoise.federation.history import History
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.runs import directory as runs
-from equipoise.runs.status import RunStatus, Watch, all_end, below, of_run
+from equipoise.runs.status import RunStatus, Watch, all_end, below, run_status
 from equipoise.system.errors import RunError
 from equipoise.system.files import holder, locked
 from run_helpers import LINE, cache, config, equipoise, executed, started
@@ -254,7 +254,7 @@ def test_status_of_runs_in_every_state(tmp_path: Path, equipoise: Any) -> None:
     assert "fails failed: division by zero" in shown.out
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in base.rglob("*") if path.is_file()}
     runs.execute(failing, progress=False)
-    assert of_run(failing).state == "complete"
+    assert run_status(failing).state == "complete"
     assert not (failing / "failed.json").exists()
 
 
@@ -262,7 +262,7 @@ def test_a_run_that_goes_on_is_running_and_is_not_disturbed(tmp_path: Path) -> N
     seen = []
 
     def look(_: Any) -> None:
-        run = of_run(tmp_path / "run")
+        run = run_status(tmp_path / "run")
         other = "import sys, equipoise.runs.status as s, pathlib; r = s.of_run(pathlib.Path(sys.argv[1])); print(r.state, r.process)"
         seen.append((run.state, run.process, run.standing.round))
         if len(seen) == 2:
@@ -273,7 +273,7 @@ def test_a_run_that_goes_on_is_running_and_is_not_disturbed(tmp_path: Path) -> N
     runs.execute(started(tmp_path / "run"), progress=False, on_round=look)
     assert seen == [("running", str(os.getpid()), t) for t in (1, 2, 3, 4)]
     states = []
-    federation().fit(2, directory=tmp_path / "python", progress=False, on_round=lambda _: states.append(of_run(tmp_path / "python").state))  # fmt: skip
+    federation().fit(2, directory=tmp_path / "python", progress=False, on_round=lambda _: states.append(run_status(tmp_path / "python").state))  # fmt: skip
     assert states == ["running", "complete"]
 
 

@@ -914,10 +914,12 @@ def test_numbers_in_place_of_different_categories_are_refused(words: tuple[str, 
     cells = Words.of([*words] * 10)
     raw = RawTable(Schema((feature,), {}), {"code": read_cells(feature, cells, str)[0]})
     coder = Coder.fitted_to(raw, [np.arange(30)])
-    assert coder.of_frame(pd.DataFrame({"code": [*words]}))[0].shape[0] == 3
+    assert coder.encode_frame(pd.DataFrame({"code": [*words]}))[0].shape[0] == 3
     with pytest.raises(DataError, match=re.escape("dtype={'code': str}")):
-        coder.of_frame(pd.DataFrame({"code": [float(word) for word in words]}))
-    assert len(coder.of_frame(pd.DataFrame({"code": [float(words[2])]}))[0]) == 1  # no other category is this number
+        coder.encode_frame(pd.DataFrame({"code": [float(word) for word in words]}))
+    assert (
+        len(coder.encode_frame(pd.DataFrame({"code": [float(words[2])]}))[0]) == 1
+    )  # no other category is this number
 
 
 def test_categories_that_pandas_takes_for_gaps_are_noted() -> None:
@@ -925,8 +927,8 @@ def test_categories_that_pandas_takes_for_gaps_are_noted() -> None:
     cells = Words.of(["None", "some", "much"] * 10)
     raw = RawTable(Schema((feature,), {}), {"alcohol": read_cells(feature, cells, str)[0]})
     coder = Coder.fitted_to(raw, [np.arange(30)])
-    assert coder.of_frame(pd.DataFrame({"alcohol": ["None", "some"]}))[1] == []
-    notes = coder.of_frame(pd.DataFrame({"alcohol": [None, "some", "None"]}))[1]
+    assert coder.encode_frame(pd.DataFrame({"alcohol": ["None", "some"]}))[1] == []
+    notes = coder.encode_frame(pd.DataFrame({"alcohol": [None, "some", "None"]}))[1]
     assert any(
         "column alcohol: cells that are missing: 1" in note and "keep_default_na=False" in note for note in notes
     )
@@ -938,10 +940,10 @@ def test_fractions_in_place_of_thousands_are_refused(kind: Any) -> None:
     cells = Words.of([f"{k}.150" for k in range(100, 130)])
     raw = RawTable(Schema((feature,), {}), {"income": read_cells(feature, cells, str)[0]})
     coder = Coder.fitted_to(raw, [np.arange(30)])
-    whole = coder.of_frame(pd.DataFrame({"income": [kind(100150), kind(120000.5)]}))[0]
+    whole = coder.encode_frame(pd.DataFrame({"income": [kind(100150), kind(120000.5)]}))[0]
     assert whole[0] < whole[1]
     with pytest.raises(DataError, match=r"in training text with .* gave numbers about 1"):
-        coder.of_frame(pd.DataFrame({"income": [kind(100.15), kind(129.129)]}))
+        coder.encode_frame(pd.DataFrame({"income": [kind(100.15), kind(129.129)]}))
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from equipoise.report.comparisons import Comparison
 from equipoise.report.provenance import settings
 from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.sites import prometheus
-from equipoise.runs.tracking import of_round
+from equipoise.runs.tracking import round_numbers
 from helpers import write_records
 
 pytestmark = pytest.mark.drawn
@@ -253,7 +253,7 @@ def test_lines_about_a_run_that_goes_on():
     names = [str(m) for m in range(12)]
     clients = {"rmse": [50.0 + m for m in range(12)]}
     assert Standing.of([{"round": 0, "clients": clients}], 1).worst == 61
-    numbers = of_round(history.records[-1], names)
+    numbers = round_numbers(history.records[-1], names)
     assert numbers["rmse/worst"] == last["others"]
     assert numbers["clients/rmse/5"] == history.records[-1]["clients"]["rmse"][5]
     assert not [key for key in numbers if "accuracy" in key]

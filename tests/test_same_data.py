@@ -281,19 +281,19 @@ def test_a_hash_is_remembered_until_the_file_changes(
 ) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"1")
-    one = hashes.of_file(path)
+    one = hashes.file_hash(path)
     with monkeypatch.context() as patch:
         patch.setattr(hashes.hashlib, "file_digest", None)
-        assert hashes.of_file(path) == one
+        assert hashes.file_hash(path) == one
     path.write_bytes(b"22")
-    two = hashes.of_file(path)
+    two = hashes.file_hash(path)
     assert two != one
     for damage in (kept.read_bytes().replace(two.encode(), one.encode()), b"{", b"[]", b"\xff"):
         kept.write_bytes(damage)
-        assert hashes.of_file(path) == two
+        assert hashes.file_hash(path) == two
     kept.unlink()
     kept.mkdir()  # cannot be written
-    assert hashes.of_file(path) == two
+    assert hashes.file_hash(path) == two
 
 
 def test_the_cache_of_hashes_stays_small(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ def test_a_young_file_is_not_remembered(kept: Path, tmp_path: Path, monkeypatch:
     path = tmp_path / "young"
     path.write_bytes(b"1")
     assert hashes.stamp(path) is None
-    hashes.of_file(path)
+    hashes.file_hash(path)
     assert not kept.exists()
 
 

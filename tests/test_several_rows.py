@@ -16,7 +16,7 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 
 import equipoise as eq
 from equipoise.metrics.groups import RATES, by_person, class_counts, effective, moments, variance
-from equipoise.metrics.intervals import log_ratio, of_rates
+from equipoise.metrics.intervals import log_ratio, rate_gaps
 from equipoise.records.meta import TOGETHER
 from test_measures_of_people import share
 
@@ -188,7 +188,7 @@ def test_of_independent_rows_nothing_changes() -> None:
         groups[str(a)] = class_counts(rows["y"], rows["pred"], 2)
     for named in (frame.drop(columns="who"), frame.rename(columns={"who": "subject"})):
         ends = measured(named)["intervals"]["equal_opportunity"]
-        assert ends == pytest.approx(of_rates(groups)["equal_opportunity"].percent)
+        assert ends == pytest.approx(rate_gaps(groups)["equal_opportunity"].percent)
 
 
 def test_intervals_hold_the_truth_where_people_have_several_rows() -> None:

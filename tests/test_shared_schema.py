@@ -280,7 +280,7 @@ def test_a_federation_of_sites_gives_the_bundle_of_the_simulator(here: Path, equ
     assert 'eq.load("home")' in Path("home/README.md").read_text()
     fed, _ = simulated("fedavg")
     frame = pd.read_csv("all.csv")
-    inputs, _ = shared(here).coder.of_frame(frame)
+    inputs, _ = shared(here).coder.encode_frame(frame)
     weights = load_file("home/model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in fed.state_dict().items())
     probabilities = torch.from_numpy(eq.load("home").predict_proba(frame))

@@ -134,7 +134,7 @@ def test_what_a_site_tells_can_be_read_and_pooled(task: Task) -> None:
     tallies = [task.tally(*(part.nan_to_num() for part in outputs(task, n, n))) for n in (20, 30)]
     for classes in (False, True) if task is CLASSIFICATION else (False,):
         told = [json.loads(json.dumps(tally.vector(classes=classes).tolist())) for tally in tallies]
-        read = [task.sums.of_vector(sent(*sums), 4 if classes else 1) for sums in told]
+        read = [task.sums.from_vector(sent(*sums), 4 if classes else 1) for sums in told]
         for one, tally in zip(read, tallies, strict=True):
             assert one.score() == tally.score()
         whole = {key: x for key, x in together(tallies).score().items() if key != "r2"}  # whose mean is not told
@@ -176,7 +176,7 @@ def test_vectors_add_as_tallies_do() -> None:
     for task, width in ((CLASSIFICATION, 4), (REGRESSION, 1)):
         tallies = [task.tally(*(part.nan_to_num() for part in outputs(task, n, n))) for n in (7, 20, 30)]
         total = torch.stack([(tally.vector(classes=True) * 2.0**40).round() for tally in tallies]).sum(0) * 2.0**-40
-        whole = task.sums.of_vector(total, width, len(tallies)).score(("rates",))
+        whole = task.sums.from_vector(total, width, len(tallies)).score(("rates",))
         right = {key: x for key, x in together(tallies).score(("rates",)).items() if key != "r2"}
         assert whole.pop("rates", None) == right.pop("rates", None)
         assert whole == pytest.approx(right, rel=1e-9)
@@ -191,26 +191,26 @@ COUNTS = {"n": 5.0, "loss": 2.0, "r0": 2.0, "r1": 0.0, "t0": 3.0, "t1": 2.0, "c0
     {"spread": math.inf}, {"squares": 4.2}, {"absolute": 4.0}, {"squares": 0.0}, {"absolute": 0.0},
 ])  # fmt: skip
 def test_sums_of_errors_that_cannot_be(change: dict[str, float]) -> None:
-    assert NumberTally.of_vector(sent(*NUMBERS.values()), 1).score()["n"] == 5
+    assert NumberTally.from_vector(sent(*NUMBERS.values()), 1).score()["n"] == 5
     assert (
-        NumberTally.of_vector(sent(*{**NUMBERS, "loss": -5.0}.values()), 1).score()["loss"] == -1
+        NumberTally.from_vector(sent(*{**NUMBERS, "loss": -5.0}.values()), 1).score()["loss"] == -1
     )  # of a task of one's own
     with pytest.raises(ValueError, match=r"errors|counts"):
-        NumberTally.of_vector(sent(*{**NUMBERS, **change}.values()), 1)
+        NumberTally.from_vector(sent(*{**NUMBERS, **change}.values()), 1)
     with pytest.raises(ValueError, match="counts"):
-        NumberTally.of_vector(sent(*[*NUMBERS.values()][1:]), 1)
+        NumberTally.from_vector(sent(*[*NUMBERS.values()][1:]), 1)
 
 
 @in_one("change", [
     {"n": 6.0}, {"loss": -0.1}, {"r0": 3.5}, {"r0": 5.0}, {"r1": 1.0}, {"r1": -1.0}, {"c1": 2.0}, {"t0": math.nan}, {"c0": math.inf}, {"t1": 1e300},
 ])  # fmt: skip
 def test_counts_that_cannot_be(change: dict[str, float]) -> None:
-    assert ClassTally.of_vector(sent(*COUNTS.values()), 2).score()["undefined"] == 1
-    assert math.isnan(ClassTally.of_vector(sent(*{**COUNTS, "loss": math.nan}.values()), 2).score()["loss"] or 0)
+    assert ClassTally.from_vector(sent(*COUNTS.values()), 2).score()["undefined"] == 1
+    assert math.isnan(ClassTally.from_vector(sent(*{**COUNTS, "loss": math.nan}.values()), 2).score()["loss"] or 0)
     with pytest.raises(ValueError, match="counts"):
-        ClassTally.of_vector(sent(*{**COUNTS, **change}.values()), 2)
+        ClassTally.from_vector(sent(*{**COUNTS, **change}.values()), 2)
     with pytest.raises(ValueError, match="counts"):
-        ClassTally.of_vector(sent(*COUNTS.values()), 3)
+        ClassTally.from_vector(sent(*COUNTS.values()), 3)
 
 
 @few
@@ -222,7 +222,7 @@ def test_sums_of_errors_that_can_be(n: int, seed: int, unit: float, short: bool)
     y, e = min(unit, 1.0) * y / 1000, unit * e
     tally = NumberTally.of(e.square().sum(), y + e, y, torch.ones_like(y, dtype=torch.bool), 1)
     vector = (tally.rounded(3) if short else tally).vector()
-    assert int(NumberTally.of_vector(vector, 1).n) == n
+    assert int(NumberTally.from_vector(vector, 1).n) == n
 
 
 @pytest.mark.parametrize("streamed", [False, True])

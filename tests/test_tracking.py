@@ -21,7 +21,7 @@ from hypothesis import given, strategies as st
 import equipoise as eq
 from equipoise.runs import comparison, directory as runs, tracking
 from equipoise.runs.trackers import TRACKERS, Tracked, escaped, numbers, part, rounds_in
-from equipoise.runs.tracking import Follower, Tracking, of_round, track
+from equipoise.runs.tracking import Follower, Tracking, round_numbers, track
 from equipoise.system import workers
 from equipoise.system.errors import RunError
 from run_helpers import TINY, InProcess, cache, config, equipoise, started  # noqa: F401 (fixtures)
@@ -60,7 +60,7 @@ def test_numbers_are_found_by_their_path() -> None:
 def test_a_round_has_every_number_of_its_record() -> None:
     groups = {"p": {"accuracy": 0.5, "loss": 1.0}, "q": {"accuracy": 0.9, "loss": 0.2}}
     record = {"round": 3, "groups": groups, "clients": {"accuracy": [0.4, None]}, "seconds": 2.0, "bytes": {"full": 8}}
-    found = of_round(record, ["a", "b"])
+    found = round_numbers(record, ["a", "b"])
     assert found["groups/loss/q"] == 0.2
     assert found["clients/accuracy/a"] == 0.4
     assert "clients/accuracy/b" not in found
@@ -161,7 +161,7 @@ def test_each_round_arrives_once_however_often_it_is_sent(tmp_path: Path, fake: 
     assert kept["complete"]
     assert kept["group"] == ""
     records = eq.History.from_run(run).records
-    assert kept["rounds"][2][1] == of_round(records[2], eq.History.from_run(run).client_names)
+    assert kept["rounds"][2][1] == round_numbers(records[2], eq.History.from_run(run).client_names)
 
 
 def test_a_comparison_is_one_group(tmp_path: Path, fake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from equipoise.federation.trial import Progression
 from equipoise.flower.codec import Parcel
 from equipoise.flower.site.store import Store
 from equipoise.system.tree import ALIGNMENT, aligned, flatten, tree_map
-from equipoise.testing.federations import ROUNDS, of_people
+from equipoise.testing.federations import ROUNDS, people_settings
 from helpers import REPRESENTATIVE, clients, consortium, federation, identical, network, samples, told
 
 STEPS = cycle(range(1, 16))  # elements: every place that a tensor can have between two multiples of 64 bytes
@@ -70,7 +70,7 @@ def pairs(name: str, dtype: torch.dtype, move: Callable[[Any], Any]) -> tuple[li
     net = network().to(dtype)
     for p in net.parameters():
         p.data = move(p.data)
-    of = [tuple(map(move, (x.to(dtype), y, *s))) for x, y, *s in clients(people=bool(of_people(name)))]
+    of = [tuple(map(move, (x.to(dtype), y, *s))) for x, y, *s in clients(people=bool(people_settings(name)))]
     x, y = samples(30, 1)
     held = samples(40, 2)
     return of, net, {"tests": {"a": (move(x.to(dtype)), y)}, "server_validation": (move(held[0].to(dtype)), held[1])}

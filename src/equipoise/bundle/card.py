@@ -37,7 +37,7 @@ LICENCES = re.compile(  # as the Hub calls those of data and models, huggingface
 )
 UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")  # JSON may have them, YAML may not
 KINDS = {"table": "tabular", "numbers": "tabular", "images": "image"}  # of inputs, in the names of the Hub's tasks
-SHOWN = 30  # clients or columns of which a card has a row each
+NAMED = 30  # clients of which a card has a row each, columns that a sentence names
 
 
 def measures(history: History) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Card:
             few = each["name"] in unshown or any(0 < n < least for n in people)
             return Cell(size(each, unshown, least)), *(Cell("–" if few else f"{n:,}") for n in of_class)
 
-        rows = tuple((each["name"], counts(each)) for each in clients[:SHOWN])
+        rows = tuple((each["name"], counts(each)) for each in clients[:NAMED])
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
@@ -213,13 +213,13 @@ class Card:
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
         whose = whose or plural(len(clients), "client")
         text = [f"It learnt from {total} training samples of {whose}."] * bool(clients)
-        more = [f"And {len(clients) - SHOWN} clients more."] * (len(clients) > SHOWN)
+        more = [f"And {len(clients) - NAMED} clients more."] * (len(clients) > NAMED)
         if grid is not None and any(cell.mean == "–" for _, cells in grid.rows for cell in cells):
             more.append(f"–: a count of fewer than {least} would be this one, or follow from it and others.")
         if names := self.inputs.names:
-            text.append(f"It takes {plural(len(names), 'column')}: {some(names, SHOWN)}.")
+            text.append(f"It takes {plural(len(names), 'column')}: {some(names, NAMED)}.")
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
-            text.append(f"It does not use {some([f'{name} ({why})' for name, why in left.items()], SHOWN)}.")
+            text.append(f"It does not use {some([f'{name} ({why})' for name, why in left.items()], NAMED)}.")
         yield Section("Data, and who is in them", text, grid, "Client", [*more, *self._licence()])
 
     def _licence(self) -> Iterator[str]:
@@ -293,7 +293,7 @@ class Card:
         if attribute := decision.get("attribute"):
             edges = zip(decision["groups"], decision["edges"], strict=False)
             each = [f"{edge:.4g} for {worded(attribute, name)}" for name, edge in edges]
-            yield f"It is predicted from a probability on that depends on {attribute}: {some(each, SHOWN)}; {threshold:.4g} where it is not known."
+            yield f"It is predicted from a probability on that depends on {attribute}: {some(each, NAMED)}; {threshold:.4g} where it is not known."
         elif threshold != 0.5:
             yield f"Threshold {threshold:.4g}: it is predicted from a probability of {threshold:.4g} on."
         else:
@@ -314,7 +314,7 @@ class Card:
         edges = [f"{edge:.4g} is {number(float(decision.shown(edge)), 4)}" for edge in dict.fromkeys(decision.edges)]
         after = "The class with the larger one is predicted."
         if edges:
-            after = f"Thresholds are on the probabilities before that; after it, {some(edges, SHOWN)}."
+            after = f"Thresholds are on the probabilities before that; after it, {some(edges, NAMED)}."
         yield f"Its probabilities are recalibrated ({made['kind']}), by {made['n']:,} validation rows. {after}"
         if made["brier"] is not None:
             then = made["before"]

@@ -110,7 +110,7 @@ class Rows:
 
     def __call__(self, x: Any) -> Made:
         """The inputs of a pandas frame, or of columns by name."""
-        return self.coder.of_frame(self.frame(x))
+        return self.coder.encode_frame(self.frame(x))
 
     def frame(self, x: Any) -> Any:
         """A table as a pandas frame."""
@@ -144,7 +144,7 @@ class Rows:
         written: dict[str, Any] = {**(self.written if is_text(path) else {}), **options}
         return Columns(**written)
 
-    def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
+    def read_inputs(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of a table, which is read as that of the run was."""
         columns = self._columns(path, options)
         table = opened(path, columns)
@@ -156,7 +156,7 @@ class Rows:
         signs = {"decimal": columns.decimal} if columns.decimal else {}
         if {"decimal", "thousands"} & options.keys():
             signs = {"decimal": columns.decimal or ".", "thousands": columns.thousands or ""}
-        made = self.coder.of_raw(raw, path.name, table.at, signs)
+        made = self.coder.encode_columns(raw, path.name, table.at, signs)
         return made, [str(k + 1) for k in range(len(table))], table
 
     def as_json(self) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Numbers:
         mean, std = (np.array(values).reshape(across) for values in (self.mean, self.std))
         return single((numbers.astype(np.float64) - mean) / np.where(std > 0, std, 1), lambda at: f"x{at}"), []
 
-    def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
+    def read_inputs(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of arrays in a file of NumPy."""
         if path.suffix.lower() != ".npy" or options:
             raise InputError(
@@ -233,7 +233,7 @@ class Pictures:
         pictures, notes = from_files(files, what, [*map(str, files)]).as_trained(self.transform.levels)
         return np.load(pictures(self.side), allow_pickle=False), notes
 
-    def of_file(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
+    def read_inputs(self, path: Path, options: Mapping[str, str]) -> tuple[Made, Sequence[str], Table | None]:
         """The inputs of the images in a folder and those below it, in the order of their names."""
         if path.suffix.lower() == ".npy" and not options:
             return _from_array(self, path)

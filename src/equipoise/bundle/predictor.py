@@ -170,7 +170,7 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
         Notes on the samples, such as categories that training has not seen, are warnings.
         """
-        x, notes = self.inputs.of_file(Path(X), {})[0] if isinstance(X, str | Path) else self.inputs(X)
+        x, notes = self.inputs.read_inputs(Path(X), {})[0] if isinstance(X, str | Path) else self.inputs(X)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=3)
         return torch.cat([*self.content.outputs(x)])

@@ -122,7 +122,7 @@ def read(given: Values, *, shared: bool = True) -> Choices:
             f"{file} was written from Python and names no data. Give the same ones with --scenario or --data."
         )
     if file is not None and of_methods:
-        tuned = {name: {**each, "chosen": hashes.of_file(file)} for name, each in tuned.items()}
+        tuned = {name: {**each, "chosen": hashes.file_hash(file)} for name, each in tuned.items()}
     typed = Layer(TYPED, {**_fields(table, options, given), **of_command}, shared)
     usual = Layer("default", {name: SETTINGS[name].default for name in ("method", "seed")})
     settings, parts = (

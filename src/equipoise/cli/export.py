@@ -102,7 +102,9 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     from equipoise.records.threshold import FILE
     from equipoise.runs import directory as runs
 
-    if client is None and (made := directory / "bundle").is_dir() and _of_sites(directory):  # whose server made it
+    if (
+        client is None and (made := directory / "bundle").is_dir() and _trained_at_sites(directory)
+    ):  # whose server made it
         from equipoise.bundle.files import take
 
         given = {f"--{name}": value for name, value in {**options, "data": data}.items()}
@@ -137,7 +139,7 @@ def announce(folder: Path, what: str) -> None:
     say(f"Predict with it: equipoise predict {shlex.quote(str(folder))} DATA --output predictions.csv")
 
 
-def _of_sites(directory: Path) -> bool:
+def _trained_at_sites(directory: Path) -> bool:
     """Whether a run is that of a server, whose configuration names no scenario of its own."""
     config = open_toml(read_regular(directory / "config.toml").decode())
     return bool(config.get("scenario", "sites") == "sites")
@@ -283,7 +285,7 @@ def predict(
 
     require_free(output, force)
     model = load(bundle)
-    (x, notes), names, table = model.inputs.of_file(data, reading_of(set_, WRITTEN))
+    (x, notes), names, table = model.inputs.read_inputs(data, reading_of(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     names = names if identifier is None else _named(identifier, table, data)
     column = model.content.groups

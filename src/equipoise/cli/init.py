@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TABLE = "columns"  # of the schema, in a file
 CHOSEN = ("methods", "tuned")  # in a file of `equipoise tune`: settings by method, and how they were chosen
 DIVIDED = 8  # clients among whom data without clients are divided
-SHOWN = 20  # clients in a table
+MOST_CLIENTS = 20  # in a table
 ROWS, SHOWN_INPUTS = 3, 8  # of a table, before and after; inputs of one column
 SCHEMA = "kind number, category, date or left out; see docs/tables.md"
 MANY = 100  # features in a sentence
@@ -252,11 +252,11 @@ def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: lis
         out.print(escape(line), soft_wrap=True, highlight=False)
     numbers = ("train", "test", "mean" if own.regression else "classes")
     table = plain_table("client", *numbers, right=numbers)
-    for name, rows in list(parts.train.items())[:SHOWN]:
+    for name, rows in list(parts.train.items())[:MOST_CLIENTS]:
         labels = f"{own.targets[rows].mean():g}" if own.regression else str(len({own.label[row] for row in rows}))
         table.add_row(escape(name), f"{len(rows):,}", f"{len(parts.test.get(name, [])):,}", labels)
     out.print(table)
-    if (more := len(parts.train) - SHOWN) > 0:
+    if (more := len(parts.train) - MOST_CLIENTS) > 0:
         out.print(f"and {more} more clients")
 
 

@@ -101,7 +101,7 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
 def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
     """The status of a run by its directory, its records, and the names of its sites."""
     from equipoise.records.record import parse_lines
-    from equipoise.runs.status import of_run
+    from equipoise.runs.status import run_status
 
     names = ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")
     config, metrics, roster, manifest = (directory / name for name in names)
@@ -112,7 +112,7 @@ def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
         sites = [site["name"] for site in open_json(read_regular(roster).decode())["sites"]] if roster.exists() else []
     except ValueError as error:
         raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
-    how = of_run(directory)
+    how = run_status(directory)
     run = {
         "directory": str(directory),
         "method": settings.get("method"),

@@ -13,6 +13,7 @@ from equipoise.cli.console import err, print_json, say
 from equipoise.cli.options import Jobs, Json, Run
 from equipoise.system.errors import RunError
 from equipoise.system.suggestions import require_use
+from equipoise.system.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,9 +60,7 @@ def pack(
             say(
                 f"{run['path']}: it comes from a Python program, which is unknown here, so it can be checked but not repeated."
             )
-    say(
-        f"{path}: {len(about['runs'])} run{'s' * (len(about['runs']) > 1)}, {size(about['bytes'])}, SHA-256 {about['sha256']}"
-    )
+    say(f"{path}: {plural(len(about['runs']), 'run')}, {size(about['bytes'])}, SHA-256 {about['sha256']}")
 
 
 def verify(

@@ -19,6 +19,7 @@ from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.tune import Searched, started, tuned_choices
 from equipoise.system.suggestions import require_use, some, unknown
+from equipoise.system.text import plural
 from equipoise.system.workers import loading
 
 if TYPE_CHECKING:
@@ -293,6 +294,6 @@ def _quarantined(history: History) -> list[str]:
             rounds.append(record["round"])
     return [
         f"{history.label} seed {history.seed}: {some([*names], 5)}: {reason} "
-        f"({len({*rounds})} round{'s' * (len({*rounds}) > 1)}, first in round {rounds[0]})"
+        f"({plural(len({*rounds}), 'round')}, first in round {rounds[0]})"
         for names, rounds, reason in refused.values()
     ]

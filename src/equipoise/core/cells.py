@@ -131,7 +131,7 @@ def group_of(message: State, s: Tensor) -> Tensor:
     return (codes * factor).sum(-1).clamp(max=message["w"].shape[-1])
 
 
-def of_cells(table: Tensor, cell: Tensor, outside: float) -> Tensor:
+def cell_entries(table: Tensor, cell: Tensor, outside: float) -> Tensor:
     """The entry of a ``table`` [..., R, A] for each sample's ``cell`` [..., B]; ``outside`` for one in no cell."""
     flat = table.flatten(-2)
     padded = torch.cat([flat, flat.new_full((*flat.shape[:-1], 1), outside)], -1)
@@ -146,7 +146,7 @@ def loss(self: object, out: Out, visit: Visit) -> Tensor:
 def weighted(out: Out, visit: Visit, w: Tensor) -> Tensor:
     """The mean of ``(w - 1) l`` [...] over a batch, for weights ``w`` [..., R, A]: what is added to the mean loss."""
     cell = cell_of(visit.message, out.y, sensitive(out.s))
-    weight = of_cells(w.to(out.logits.dtype), cell, 1.0)
+    weight = cell_entries(w.to(out.logits.dtype), cell, 1.0)
     return out.mean((weight - 1) * out.losses)
 
 

@@ -129,7 +129,7 @@ def own(module: nn.Module) -> dict[str, Any]:
     return {k: v for k, v in vars(module).items() if k not in INTERNAL}
 
 
-def of_classes(net: nn.Module) -> dict[str, Any]:
+def class_attributes(net: nn.Module) -> dict[str, Any]:
     """Copies of what the classes of a network's modules hold themselves, which all copies of the network share, by name."""
     kept: dict[str, Any] = {}
     for kind in {c for module in net.modules() for c in type(module).__mro__ if _users(c)}:

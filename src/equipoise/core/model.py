@@ -92,14 +92,14 @@ class Model:
             self._check_module(head)
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
         self.head = self._mark([self.head_name is not None and inner(n, self.head_name) for n in self.tensors])
-        self.variances, self.batches = map(self._of_buffers, ("running_var", "num_batches_tracked"))
-        norms = self._of_kind(_BatchNorm)
+        self.variances, self.batches = map(self._buffers_called, ("running_var", "num_batches_tracked"))
+        norms = self._modules_of(_BatchNorm)
         self.frozen_norms = tuple(n for n, norm in norms.items() if _frozen(norm))
-        dropped = any(m.p for m in self._of_kind(nn.modules.dropout._DropoutNd).values())
-        self.random = random or dropped or bool(self._of_kind(nn.RReLU))
+        dropped = any(m.p for m in self._modules_of(nn.modules.dropout._DropoutNd).values())
+        self.random = random or dropped or bool(self._modules_of(nn.RReLU))
         self.batch_norm = len(norms) > len(self.frozen_norms)
         self.mixes = self.batch_norm or self.observed.mixes
-        self.convolutional = bool(self._of_kind(nn.modules.conv._ConvNd))
+        self.convolutional = bool(self._modules_of(nn.modules.conv._ConvNd))
         self.channels_last = False
         self.bf16 = False
 
@@ -119,9 +119,9 @@ class Model:
 
     def _last_linear(self) -> str | None:
         """The name of the last linear layer, which is taken for the classifier."""
-        return next(reversed(self._of_kind(nn.Linear)), None)
+        return next(reversed(self._modules_of(nn.Linear)), None)
 
-    def _of_kind(self, *kinds: type[nn.Module]) -> dict[str, Any]:
+    def _modules_of(self, *kinds: type[nn.Module]) -> dict[str, Any]:
         """The modules of some kinds, by their names in the order of the network."""
         return {n: m for n, m in self.net.named_modules() if isinstance(m, kinds)}
 
@@ -141,14 +141,14 @@ class Model:
 
     def inside(self, *kinds: type[nn.Module]) -> Tensor:
         """Mark the coordinates [G] of the tensors that belong to modules of some kinds, such as ``nn.GroupNorm``."""
-        modules = self._of_kind(*kinds)
+        modules = self._modules_of(*kinds)
         return self._mark([name.rpartition(".")[0] in modules for name in self.tensors])
 
     def named(self, word: str) -> Tensor:
         """Mark the coordinates [G] of the tensors with ``word`` in their name."""
         return self._mark([word in name for name in self.tensors])
 
-    def _of_buffers(self, name: str) -> Tensor:
+    def _buffers_called(self, name: str) -> Tensor:
         """The coordinates of the buffers that modules call by a name."""
         return self._mark([n.rpartition(".")[2] == name for n in self.tensors]).nonzero().flatten()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.copies import NetworkError, Place, copied, differences, named, of_classes, same, unused
+from equipoise.core.copies import NetworkError, Place, class_attributes, copied, differences, named, same, unused
 from equipoise.core.draws import generator_states, seeded
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.batch import Inputs, count, cut, joined, unshared
@@ -89,7 +89,7 @@ class _Seen(NamedTuple):
 def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> _Seen:
     """What a copy of a network gives, and what changes in it by that."""
     heard: dict[str, Any] = {}
-    copy, shared = _copy(net, train, heard), of_classes(net)
+    copy, shared = _copy(net, train, heard), class_attributes(net)
     buffers = dict(copy.named_buffers())
     memory = {n: (p, p.data_ptr()) for n, p in copy.named_parameters()}
     logits, random = _step(copy, x, train)
@@ -104,7 +104,7 @@ def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> 
     faults += [Fault(Place.of(n, "parameter"), *_MADE["parameter"]) for n in moved if n not in refused]
     faults += [
         Fault(Place("", n, "class attribute"), *_MADE["class"])
-        for n, v in of_classes(net).items()
+        for n, v in class_attributes(net).items()
         if n in shared and not same(shared[n], v)
     ]
     after = {n: b.detach().clone() for n, b in copy.named_buffers() if b.is_floating_point()}
@@ -193,14 +193,14 @@ def _changed(net: nn.Module, copy: nn.Module, train: bool) -> tuple[list[Fault],
         elif place.kind != "buffer":
             if place not in renormed:
                 faults.append(Fault(place, *_MADE["frozen" if place.path in frozen else place.kind]))
-        elif fault := _of_buffer(net, copy, place, train):
+        elif fault := _buffer_fault(net, copy, place, train):
             faults.append(fault)
         elif place.path not in idle and not buffers[place.path].is_floating_point():
             whole.append(place.path)
     return faults, attributes, whole
 
 
-def _of_buffer(net: nn.Module, copy: nn.Module, place: Place, train: bool) -> Fault | None:
+def _buffer_fault(net: nn.Module, copy: nn.Module, place: Place, train: bool) -> Fault | None:
     """Why a changed buffer cannot be part of a client's model; None if it can."""
     before, after = (dict(named(n, place.module)._buffers.items()).get(place.name) for n in (net, copy))
     if before is None or after is None or before.shape != after.shape or before.dtype != after.dtype:

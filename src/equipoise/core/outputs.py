@@ -92,12 +92,12 @@ class Outputs:
     def score(self, measures: Iterable[str] = ()) -> Score:
         """The main measure, the loss, the number of samples, and other measures, with which the task may test whether the model is of use."""
         score = self.tally.score(measures) | self.task.whole(self.values, self.predicted, self.y, measures)
-        score |= {} if self.person is None else self._of_persons(self.person, score)
+        score |= {} if self.person is None else self._person_score(self.person, score)
         if measures and (why := self.task.useless(self.values, self.predicted, self.y)) is not None:
             score["useless"] = why
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
 
-    def _of_persons(self, person: Tensor, score: Score) -> Score:
+    def _person_score(self, person: Tensor, score: Score) -> Score:
         """What a score has in addition if people are named: how many they are, and the sums over their rows."""
         order, visits = person.argsort(stable=True), person.unique(return_counts=True)[1].tolist()
         named: dict[str, Any] = {"persons": len(visits)}
@@ -113,7 +113,7 @@ class Outputs:
         """What `equipoise.metrics.class_counts` returns of a classifier, and the sums over people, if they are named."""
         leaves = (self.predicted, self.y, torch.zeros_like(self.y), self.person)
         predicted, y, value, person = (None if x is None else x.cpu().numpy() for x in leaves)
-        sums = self.task.sums.of_values(predicted, y, value, 1, self.values.shape[-1], person)  # type: ignore[arg-type]
+        sums = self.task.sums.sums_by_value(predicted, y, value, 1, self.values.shape[-1], person)  # type: ignore[arg-type]
         return {key: of_value[0] for key, of_value in cast(Mapping[str, Any], sums).items()}
 
 

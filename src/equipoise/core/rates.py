@@ -200,7 +200,7 @@ def rate(given: Any, owner: str = "lr") -> Rate:
     if isinstance(given, Mapping):
         if strange := [prefix for prefix in given if not isinstance(prefix, str)]:
             raise ValueError(f"{owner}: a table of rates has names of parameters as keys; found {strange[0]!r}.")
-        return Layers(tuple((prefix, _of_layer(value, owner)) for prefix, value in given.items()))
+        return Layers(tuple((prefix, _layer_rate(value, owner)) for prefix, value in given.items()))
     if isinstance(given, Schedule | Layers | LayerRates):
         return given
     if callable(given):
@@ -210,7 +210,7 @@ def rate(given: Any, owner: str = "lr") -> Rate:
     return float(given)
 
 
-def _of_layer(given: Any, owner: str) -> float | Schedule:
+def _layer_rate(given: Any, owner: str) -> float | Schedule:
     if given == 0 and not isinstance(given, bool):
         return 0.0
     result = rate(given, owner)
@@ -242,7 +242,7 @@ def read(text: str, owner: str = "lr") -> Rate:
     if ("", "") in pairs:
         raise ValueError(f"{owner} {text!r}: there is nothing between two commas or brackets.")
     if name == "layers":
-        return Layers(tuple((key, _of_layer(_number(value), owner)) for key, value in pairs))
+        return Layers(tuple((key, _layer_rate(_number(value), owner)) for key, value in pairs))
     names = [f.name for f in fields(SCHEDULES[name])]
     values: dict[str, Any] = {}
     for key, value in pairs:

@@ -39,7 +39,7 @@ class Tally(ABC):
 
     @classmethod
     @abstractmethod
-    def of_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
+    def from_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
         """What :meth:`vector` gave, or the sum of what it gave for so many ``sets``, by so many classes; with 1, of all classes together.
 
         Raises
@@ -49,7 +49,9 @@ class Tally(ABC):
 
     @staticmethod
     @abstractmethod
-    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None) -> Sums:
+    def sums_by_value(
+        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
+    ) -> Sums:
         """Sums over the samples with each of V values of a sensitive attribute, given by ``value`` [n], also by ``person`` [n]; all in one pass."""
 
     def __add__(self, other: Self) -> Self:
@@ -121,8 +123,8 @@ class ClassTally(Tally):
         return torch.cat([self.n[None], self.loss[None], *counts]).double()
 
     @classmethod
-    def of_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
-        """As :meth:`Tally.of_vector`; a loss that is no number is judged by others."""
+    def from_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
+        """As :meth:`Tally.from_vector`; a loss that is no number is judged by others."""
         n, loss, rest = _counted(vector, 2 + 3 * width)
         right, true, chosen = counts = rest.long().view(3, width)
         fits = (counts == rest.view(3, width)) & (counts <= n) & (right >= 0) & (right <= true.minimum(chosen))
@@ -131,8 +133,10 @@ class ClassTally(Tally):
         return cls(n, loss, right, true, chosen)
 
     @staticmethod
-    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None) -> Sums:
-        """As :meth:`Tally.of_values`, by class."""
+    def sums_by_value(
+        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
+    ) -> Sums:
+        """As :meth:`Tally.sums_by_value`, by class."""
 
         def counts(classes: Array, which: Array) -> list[list[int]]:
             cell = value[which] * width + classes[which]
@@ -212,8 +216,8 @@ class NumberTally(Tally):
         return torch.stack([self.n.double(), self.loss, self.squares, self.absolute, self.spread])
 
     @classmethod
-    def of_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
-        r"""As :meth:`Tally.of_vector`. Without the means of the targets the spread of several sets is not known.
+    def from_vector(cls, vector: Tensor, width: int, sets: int = 1) -> Self:
+        r"""As :meth:`Tally.from_vector`. Without the means of the targets the spread of several sets is not known.
 
         Errors may be no numbers, as those of a model that diverged. Where they are, up to rounding, :math:`\sum e^2 \le (\sum |e|)^2
         \le n \sum e^2` (Cauchy-Schwarz).
@@ -228,8 +232,10 @@ class NumberTally(Tally):
         return cls(n, loss, squares, absolute, nan, spread if sets == 1 else nan)
 
     @staticmethod
-    def of_values(predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None) -> Sums:
-        """As :meth:`Tally.of_values`."""
+    def sums_by_value(
+        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
+    ) -> Sums:
+        """As :meth:`Tally.sums_by_value`."""
         error = predicted - y
         terms = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}
         sums = {name: np.bincount(value, weights=x, minlength=V).tolist() for name, x in terms.items()}

@@ -91,7 +91,7 @@ class Task(ABC):
             values, value = np.unique(column[rows], axis=0, return_inverse=True)
             value = value.reshape(-1)
             who = None if persons is None else persons[rows]
-            sums = self.sums.of_values(classes[rows], targets[rows], value, len(values), width, who)
+            sums = self.sums.sums_by_value(classes[rows], targets[rows], value, len(values), width, who)
             sums_of_attribute: Sums = {"value": values.tolist(), **sums}
             if probability is not None:
                 p, true = probability.cpu().numpy()[rows], targets[rows] == 1

@@ -85,7 +85,7 @@ class Batch:
         return flatten({name: part for name, part in vars(self).items() if part is not None})
 
     @staticmethod
-    def of_leaves(leaves: Mapping[str, Tensor]) -> Batch:
+    def from_leaves(leaves: Mapping[str, Tensor]) -> Batch:
         """The batch of which these are the :attr:`leaves`."""
         several = {name.removeprefix("x/"): leaf for name, leaf in leaves.items() if name.startswith("x/")}
         return Batch(several or leaves["x"], leaves["y"], leaves.get("s"))

@@ -116,7 +116,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
 
     def stored(self) -> Iterator[bytes | memoryview]:
         """What tells these samples from others, without their sensitive attributes."""
-        yield hashes.of_file(self.path).encode()
+        yield hashes.file_hash(self.path).encode()
         yield self.rows.tobytes()
         yield as_bytes(self.targets)
 

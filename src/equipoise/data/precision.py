@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.system.suggestions import some
+from equipoise.system.text import plural
 
 LOST = 0.01  # share of a feature's different numbers, from which on their loss is said
 LOOKED_AT = 1 << 21  # numbers whose differences are counted, at most
@@ -70,7 +71,7 @@ def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:
         number, among = x[tuple(at)], int((~good).reshape(len(x), -1).any(1).sum())
         what = f"{number:g}, too large for float32," if np.isfinite(number) else "not a finite number,"
         raise DataError(
-            f"{where(at)} is {what} in {among} sample{'s' * (among > 1)} in all. Correct or scale it, or remove these samples."
+            f"{where(at)} is {what} in {plural(among, 'sample')} in all. Correct or scale it, or remove these samples."
         )
     return x
 

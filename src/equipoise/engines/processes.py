@@ -384,7 +384,7 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
             tensors[name] = tensors[name].expand(place.copies, *place.shape[1:])
     leaves = numbered(tensors, "data", len(message["samples"]))
     data = [
-        Samples(Batch.of_leaves(held), dtype, torch.device("cpu"), constants[number]) if held else constants[number]
+        Samples(Batch.from_leaves(held), dtype, torch.device("cpu"), constants[number]) if held else constants[number]
         for held, (number, dtype) in zip(leaves, message["samples"], strict=True)
     ]
     constant = {name: constants[number] for name, number in message["constants"].items()}

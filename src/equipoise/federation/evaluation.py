@@ -23,7 +23,7 @@ from equipoise.data.samples import Absent, Awaited, LoadError, Samples, joined, 
 from equipoise.federation.round import submodels
 from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES, Found, Measure, recorded
-from equipoise.metrics.failure import of_use
+from equipoise.metrics.failure import usefulness
 from equipoise.records.record import Clients, Record, Score, Sums, Validation
 from equipoise.system.tree import aligned
 
@@ -258,7 +258,7 @@ class EvaluationSets:
         """The outputs of a whole vector [G] on every set."""
         return dict(zip(self.sets, answers(trial, vector, list(self.sets.values()), server), strict=True))
 
-    def of_global(self, trial: Trial, answered: Mapping[str, Outputs], t: int, rounds: int) -> Record:
+    def record_global(self, trial: Trial, answered: Mapping[str, Outputs], t: int, rounds: int) -> Record:
         """What a record holds of the outputs of the global model on every set after ``t`` of ``rounds`` rounds."""
         measures = self.measured(trial.model.task, t, rounds)
         record: Record = {"groups": {name: outputs.score(measures) for name, outputs in answered.items()}}
@@ -281,7 +281,7 @@ class EvaluationSets:
             return self._alone(trial, p) if everything else {}
         vector = published(trial, p)
         answered = self.answered(trial, vector, p.server)
-        record = self.of_global(trial, answered, p.t, rounds)
+        record = self.record_global(trial, answered, p.t, rounds)
         own = self.own if everything else ()
         if self.of_clients is not None or personal(trial, p):
             if not everything:
@@ -444,7 +444,9 @@ class HeldOut:
             if people := Outputs.joined(answered).people(joined=False):
                 record["validation"]["by"] = people
             wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
-            cast(dict[str, Any], record["validation"]).update(of_use([outputs.score(wanted) for outputs in answered]))
+            cast(dict[str, Any], record["validation"]).update(
+                usefulness([outputs.score(wanted) for outputs in answered])
+            )
         return record
 
     @staticmethod

@@ -28,7 +28,7 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
-from equipoise.federation.inputs import Groups, frame, named, of_clients, repeated, require_people, taking
+from equipoise.federation.inputs import Groups, client_sets, frame, named, repeated, require_people, taking
 from equipoise.federation.method import Method, in_force
 from equipoise.federation.preparation import (
     Arrangement,
@@ -161,7 +161,7 @@ class Federation(Arrangement):
         rules.check(optimiser)
         if not tests and client_tests is not None:
             client_tests = list(client_tests) if isinstance(client_tests, Iterator) else client_tests
-            tests, groups = of_clients(client_tests, names, groups)
+            tests, groups = client_sets(client_tests, names, groups)
         inputs = frame(
             net,
             clients,

@@ -71,7 +71,7 @@ def code(x: object) -> str:
     return _together([json.loads(json.dumps(x, allow_nan=False), parse_int=float)])[:12]
 
 
-def of_job(job: Job, neurons: Neurons | None, public: Tensor) -> Content:
+def job_content(job: Job, neurons: Neurons | None, public: Tensor) -> Content:
     """All that a client trains by, whichever way it came, for JSON: every field of the job that is not one of :data:`OF_CLIENT`, and the code.
 
     Parameters

@@ -279,13 +279,13 @@ def frame(
     reading = partial(read, dtype=dtype, device=where, transform=transform, target=task.dtype)
     clients = _clients(clients)
     called = _names(names, clients)
-    data = _of_clients(reading, clients, called, settings, memory)
+    data = _client_samples(reading, clients, called, settings, memory)
     first = loaded(data[0])
     sets = _test_sets(reading, tests)
     own = None if client_tests is None else _own_test_sets(reading, client_tests, called)
     model = _rated(_observed(net, head, called[0], first, task.fitted(_targets(data, called, settings))), lr)
     model.bf16 = settings.precision == "bf16"
-    held_out = None if server_validation is None else _of_server(reading, server_validation)
+    held_out = None if server_validation is None else _server_samples(reading, server_validation)
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, called[0], first)
     like = None if first.shape_and_labels is None else (called[0], first.shape_and_labels[0])
@@ -357,7 +357,7 @@ def _names(names: Sequence[str] | None, clients: Sequence[object]) -> tuple[str,
     return called
 
 
-def _of_clients(
+def _client_samples(
     reading: Reading, clients: Sequence[object], names: Sequence[str], settings: Settings, memory: int | None
 ) -> tuple[Samples | Absent, ...]:
     """The data of all clients, which share ``memory`` bytes: lazy data of one cohort are in memory together, other data of all clients."""
@@ -386,7 +386,7 @@ def _own_test_sets(reading: Reading, client_tests: Iterable[object], names: Sequ
     }
 
 
-def _of_server(reading: Reading, given: object) -> Samples:
+def _server_samples(reading: Reading, given: object) -> Samples:
     """The server's own validation data, whose numbers must be finite."""
     data = loaded(reading(given, "server_validation"))
     if data.content is not None and not finite(data.content.x).all():
@@ -409,7 +409,7 @@ def _rated(model: Model, lr: RateLike) -> Model:
     return Model(net, model.head_name, model.random, model.observed, model.task)
 
 
-def of_clients(
+def client_sets(
     client_tests: object, names: Sequence[str] | None, groups: Sequence[str] | None
 ) -> tuple[dict[str, object] | None, Sequence[str] | None]:
     """Test sets, and the one of each client, where clients have their own and there are no others: theirs, or of many all together."""

@@ -79,7 +79,7 @@ class Method:
     def _whole(self, by: str) -> None:
         """Refuse a rule that keeps something of single clients, together with ``by``, which has one client with all data."""
         for rule, part in zip(self.rules, self.parts, strict=True):
-            if _of_single_clients(rule):
+            if _is_personal(rule):
                 raise MethodError(
                     f"{part!r} keeps or changes something of each client, and {by!r} has one client with the data of all. Leave one out."
                 )
@@ -189,7 +189,7 @@ class Method:
     @property
     def differing(self) -> bool:
         """Whether clients may predict with different models."""
-        return self.own_decisions or not self.sharing.global_model or any(map(_of_single_clients, self.rules))
+        return self.own_decisions or not self.sharing.global_model or any(map(_is_personal, self.rules))
 
     @property
     def own_decisions(self) -> bool:
@@ -206,7 +206,7 @@ def _check_class(rule: type[Rule], part: str) -> None:
         raise MethodError(f"{part}: {wrong}")
 
 
-def _of_single_clients(rule: Rule) -> bool:
+def _is_personal(rule: Rule) -> bool:
     """Whether a rule keeps or changes something of each client, so that they predict with different models."""
     return any(overrides(rule, hook) for hook in ("private", "submodel", "deploy")) or "reward" in rule.declared.owns
 

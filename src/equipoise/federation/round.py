@@ -59,7 +59,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     with closing(_visits(trial, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
         answers = _collect(trial, now, asked, job, visits)
     ids = asked[answers.rows]
-    received, held = _of_answered(job, answers)
+    received, held = _received(job, answers)
     own = _own(now, ids, answers.trained, held)
     updates = _shown(trial, answers.trained.sub_(received), held)  # take the memory of the trained models
     traffic = _traffic(trial, now, job, answers, updates, ids)
@@ -145,7 +145,7 @@ def _hand_out(trial: Trial, before: Progression, asked: Tensor, rounds: int) -> 
     return now, job, lost
 
 
-def _of_answered(job: Job, answers: _Answers) -> tuple[Tensor, Tensor | None]:
+def _received(job: Job, answers: _Answers) -> tuple[Tensor, Tensor | None]:
     """What those who answered well had received [M, G], and which of its coordinates are their submodels'."""
     if len(answers.rows) == len(job.ids):
         return job.received, job.held

@@ -387,7 +387,7 @@ def measure_bundle(trial: Trial, tests: EvaluationSets, server: Sequence[State],
                 name: outputs.decided(decision, positive.number, history.attributes)
                 for name, outputs in answered.items()
             }
-        record = {**sets.of_global(trial, answered, t, t), **record}
+        record = {**sets.record_global(trial, answered, t, t), **record}
         meta["measures"] = list(measures)
     return replace(draft, history=History((record,), meta), decision=None if decision == HALF else decision)
 

@@ -83,8 +83,8 @@ class FedGFT(cells.WeighingRule):
         message, cell = visit.message, cells.cell_of(visit.message, out.y, cells.sensitive(out.s))
         chance = cells.log_chance_of_last(message, out.logits).exp()
         if self.gap == "round":
-            return out.mean(cells.of_cells(message["c"].to(chance.dtype), cell, 0.0) * chance)
-        sign = cells.of_cells(message["sign"].to(chance.dtype), cell, 0.0)
+            return out.mean(cells.cell_entries(message["c"].to(chance.dtype), cell, 0.0) * chance)
+        sign = cells.cell_entries(message["sign"].to(chance.dtype), cell, 0.0)
         F = gap_of_batch(out, sign, chance.detach(), message["mean"].to(chance.dtype))
         return self._slope(F) * out.mean(sign * chance)
 

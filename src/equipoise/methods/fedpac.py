@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import gram, min_on_simplex, pick
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Rule, Setup, State, Visit
-from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, of_prototypes
+from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, prototype_bounds
 from equipoise.system.ranges import number
 from equipoise.system.search import log_uniform
 
@@ -57,7 +57,7 @@ class FedPAC(Rule):
 
     @property
     def ranges(self) -> Mapping[str, Bounds]:
-        return {"H": Bounds(length="client"), "V": Bounds(0), **of_prototypes(self.weighted)}
+        return {"H": Bounds(length="client"), "V": Bounds(0), **prototype_bounds(self.weighted)}
 
     def client_state(self, setup: Setup) -> State:
         head = torch.zeros(0) if setup.head is None else setup.head

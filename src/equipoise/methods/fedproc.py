@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.core import maths
 from equipoise.core.rule import CatalogueEntry, Out, State, Visit
-from equipoise.methods.fedproto import PrototypeRule, local_prototypes, of_prototypes
+from equipoise.methods.fedproto import PrototypeRule, local_prototypes, prototype_bounds
 from equipoise.system.ranges import number
 
 
@@ -36,7 +36,7 @@ class FedProc(PrototypeRule):
     The cosine with zero is 0.
     """
 
-    ranges = of_prototypes()
+    ranges = prototype_bounds()
     temperature: float = number(1.0, low=1e-6)
     strict: bool = False
 

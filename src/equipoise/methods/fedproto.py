@@ -18,7 +18,7 @@ def no_prototypes(setup: Setup) -> State:
     return {"proto": proto, "known": proto.new_zeros(setup.n_classes, 1)}
 
 
-def of_prototypes(weighted: bool = False) -> dict[str, Bounds]:
+def prototype_bounds(weighted: bool = False) -> dict[str, Bounds]:
     """The bounds of what :func:`local_prototypes` reports."""
     if weighted:
         return {"proto": Bounds(length="sample"), "share": Bounds(0, samples=True)}
@@ -93,7 +93,7 @@ class FedProto(PrototypeRule):
 
     @property
     def ranges(self) -> Mapping[str, Bounds]:
-        return of_prototypes(self.weighted)
+        return prototype_bounds(self.weighted)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         gap = (out.features - maths.pick(visit.message["proto"], out.y)).square().mean(-1)  # [..., B]

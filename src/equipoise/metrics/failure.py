@@ -69,7 +69,7 @@ def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     deviation = math.sqrt((1 / C) * (1 - 1 / C) * float((total / n / true[present]).sum())) / C
     if C < 2 or accuracy > most + LEVEL * math.sqrt(most * (1 - most) / n) or recall > 1 / C + LEVEL * deviation:
         return ""
-    ranked = [each for scores in rounds if (each := of_use([*scores.values()]).get("ranks"))]
+    ranked = [each for scores in rounds if (each := usefulness([*scores.values()]).get("ranks"))]
     weight, excess = np.mean(ranked, axis=0).T if ranked else (np.zeros(1), np.zeros(1))
     if excess.sum() > LEVEL * np.sqrt(weight / 12).sum():
         return ""
@@ -107,7 +107,7 @@ def ranks(p: ArrayLike, y: ArrayLike) -> list[list[float]]:
     return sums
 
 
-def of_use(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def usefulness(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the scores on several data sets hold together of whether a model is of use: `ranks` and `useless`, as far as any has them."""
     every, why = [score["ranks"] for score in scores if score.get("ranks")], useless([dict(enumerate(scores))])
     sums = {"ranks": np.sum(every, axis=0).tolist()} if every else {}

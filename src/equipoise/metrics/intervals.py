@@ -220,10 +220,10 @@ def welch(difference: float, first: float, m: float, second: float, n: float, le
     return Interval(difference - half, difference + half)
 
 
-def of_means(means: Mapping[str, tuple[float, float, float]], level: float = 0.95) -> Interval:
+def means_gap(means: Mapping[str, tuple[float, float, float]], level: float = 0.95) -> Interval:
     """Interval of the gap between the highest and the lowest of means of groups, each with its variance and its number of people.
 
-    It is Welch's of the pair of groups that attains it, with the correction of `of_rates`, and ends at 0.
+    It is Welch's of the pair of groups that attains it, with the correction of `rate_gaps`, and ends at 0.
     """
     if len(means) < 2:
         return NONE
@@ -248,7 +248,7 @@ def sizes_by(counts: Mapping[str, Any], rounds: float = 1) -> dict[str, list[flo
     }  # fmt: skip
 
 
-def of_rates(
+def rate_gaps(
     groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1, least: int = 1, level: float = 0.95
 ) -> dict[str, Interval]:
     """Intervals of the gaps of `equipoise.metrics.parity`, in [0, 1], over the people who were tested, and over no seeds.

@@ -25,7 +25,7 @@ from equipoise.records.results import GroupFairness, People
 from equipoise.records.threshold import Chosen, mark, masked, score_of
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.ranges import check_whole
-from equipoise.system.text import Said
+from equipoise.system.text import Said, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,7 +225,7 @@ class History:
         """Collaborative fairness in each round in which clients were evaluated; none where contributions are not known."""
         if self.contribution is None:
             return []
-        c, rewards = self.of_honest(self.contribution), self.of_honest(self._of_clients[1])
+        c, rewards = self.honest_only(self.contribution), self.honest_only(self._client_table[1])
         return [collaborative_fairness(c, row) for row in rewards]
 
     @property
@@ -242,7 +242,7 @@ class History:
     @cached_property
     def spreads(self) -> bool:
         """Whether accuracies of clients can differ: False where one model was tested on one test set for all of them."""
-        table = self._of_clients[1]
+        table = self._client_table[1]
         accuracies = table[:, np.isfinite(table).any(axis=0)]
         one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
         return (
@@ -260,7 +260,7 @@ class History:
     @property
     def small_clients(self) -> int:
         """How many honest clients have tests of which no number is shown: of a small group, or their own at real sites."""
-        return int(self.of_honest(self._tested_on_few).sum()) if self._of_clients[1].size else 0
+        return int(self.honest_only(self._tested_on_few).sum()) if self._client_table[1].size else 0
 
     @cached_property
     def _tested_on_few(self) -> NDArray[np.bool_]:
@@ -388,7 +388,7 @@ class History:
         """What the clients share."""
         return Sharing(self.meta.get("bound") or "")
 
-    def of_honest(self, values: NDArray[Any]) -> NDArray[Any]:
+    def honest_only(self, values: NDArray[Any]) -> NDArray[Any]:
         """Of one value per client [..., N], those of clients that do not attack; none where there are no values."""
         hostile = (self.meta.get("hostile") or {}).get("clients", [])
         return np.delete(values, hostile, axis=-1) if values.shape[-1] else values
@@ -397,7 +397,7 @@ class History:
     def group_counts(self) -> tuple[int, ...] | None:
         """Honest clients of each group of `groups`; None if the group of some client is unknown."""
         groups = self.client_groups
-        honest = self.of_honest(np.array(groups)).tolist()
+        honest = self.honest_only(np.array(groups)).tolist()
         return tuple(map(honest.count, self.groups)) if groups and set(groups) <= set(self.groups) else None
 
     def group_table(self, measure: str = "") -> tuple[list[int], Table]:
@@ -431,10 +431,10 @@ class History:
         The rounds [R] and the values, accuracies in [0, 1], shape [R, N], NaN where a client was not evaluated, or on fewer people than
         `least_group`: those of its group, or its own at a real site.
         """
-        return self._of_clients
+        return self._client_table
 
     @cached_property
-    def _of_clients(self) -> tuple[list[int], Table]:
+    def _client_table(self) -> tuple[list[int], Table]:
         records = [record for record in self.records if "clients" in record]
         cells = [[number(a) for a in by_client(record["clients"], self.main)] for record in records]
         table = np.array(cells).reshape(len(cells), -1 if cells else 0)
@@ -448,7 +448,7 @@ class History:
         ----------
         last : how many of the last evaluated rounds to average, at least 1.
         """
-        values = self.of_honest(last_rounds(self._of_clients[1], last)) if self.spreads else np.empty(0)
+        values = self.honest_only(last_rounds(self._client_table[1], last)) if self.spreads else np.empty(0)
         return values[np.isfinite(values)]
 
     def weight_table(self) -> tuple[list[int], Table]:
@@ -580,7 +580,7 @@ class History:
         if not isinstance(positive, int):
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
-        return treatment.rates(treatment.of_groups(self.records)[-last:], positive, self.least_group)
+        return treatment.rates(treatment.counts_by_round(self.records)[-last:], positive, self.least_group)
 
     def people(self, last: int = 5) -> dict[str, People]:
         """How the global model treats people with each value of each sensitive attribute, and that of each client; empty without attributes.
@@ -611,7 +611,7 @@ class History:
         numbers = [f"{key} {shown.brief(value)}{unit}" for key, value in measured.items()]
         worst = f" ({results['worst_group']})" if results["worst"] is not None else ""
         return (
-            f"History({self.label}{where}, seed {self.seed}, {len(self)} round{'s' * (len(self) != 1)}: "
+            f"History({self.label}{where}, seed {self.seed}, {plural(len(self), 'round')}: "
             f"{', '.join(numbers) or 'not evaluated'}{worst})"
         )
 

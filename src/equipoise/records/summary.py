@@ -118,13 +118,13 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
     contribution, (rounds, table) = history.contribution, history.client_table()
     if contribution is None or not table.size or history.main.better == "lower":
         return None
-    contribution, table = map(history.of_honest, (contribution, table))
+    contribution, table = map(history.honest_only, (contribution, table))
     reward = table[-1]
     fairness = history.fairness
     gain, bounds = collaboration_gain(contribution, reward), bounded_fairness(contribution, reward)
     worse_off, (top, middle, bottom) = gain.worse_off if gain.mean.defined else None, client_range(reward)
     n, contributed = history.tested, history.meta.get("contribution") or {}
-    error, spread = noise(reward, n), mean(history.of_honest(np.array(contributed.get("spread", ()))))
+    error, spread = noise(reward, n), mean(history.honest_only(np.array(contributed.get("spread", ()))))
     return {
         "round": rounds[-1],
         "clients": len(reward),

@@ -24,7 +24,7 @@ from equipoise.metrics.groups import (
     variance,
     withheld_of_class,
 )
-from equipoise.metrics.intervals import of_means, of_rates, sizes_by, wilson
+from equipoise.metrics.intervals import means_gap, rate_gaps, sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import UNDEFINED, Value, gap
 from equipoise.records.record import Record, Sums
@@ -41,7 +41,7 @@ Numbers = dict[str, float | None]
 Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
 
 
-def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
+def counts_by_round(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
     """The rounds with counts of the test sets, and these."""
     counted = [
         (
@@ -57,7 +57,7 @@ def of_groups(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
     return [(t, groups) for t, groups in counted if groups]
 
 
-def of_people(history: "History", k: int) -> list[tuple[int, dict[str, Row], int]]:
+def sums_by_round(history: "History", k: int) -> list[tuple[int, dict[str, Row], int]]:
     """The rounds with sums by the k-th of `History.divisions`, these over all test sets by value, and of how many samples none is known.
 
     They are of the global model, and a test set without attributes is all unknown. Without a global model they are of the model of each
@@ -109,13 +109,15 @@ def summed(history: "History", k: int, sets: Iterable[Sequence[Sequence[Sums]]])
 
 def people(history: "History", k: int, last: int) -> People | None:
     """How people with each value of the k-th of `History.divisions` are treated, over the last rounds that know it; None if none does."""
-    rounds = of_people(history, k)[-last:]
+    rounds = sums_by_round(history, k)[-last:]
     if not rounds:
         return None
     by_round = [by for record in history.records if (by := record.get("by")) and record["round"] >= rounds[0][0]]
     N = len(by_round[-1].get("clients", ()))
     own = [[summed(history, k, [[sums]])[0] for by in by_round if (sums := by["clients"][m])] for m in range(N)]
-    inside = [{name: summed(history, k, [each])[0] for name, each in _of_sites(history, by).items()} for by in by_round]
+    inside = [
+        {name: summed(history, k, [each])[0] for name, each in _site_sums(history, by).items()} for by in by_round
+    ]
     return {
         "treated": _treated(history, rounds),
         "unknown": rounds[-1][2],
@@ -131,7 +133,7 @@ def people(history: "History", k: int, last: int) -> People | None:
 def _treated(
     history: "History", rounds: Sequence[tuple[int, dict[str, Row], int]]
 ) -> GroupFairness | dict[str, Any] | None:
-    """The rates, or the errors of numbers, over what `of_people` returned; None of fewer than two values."""
+    """The rates, or the errors of numbers, over what `sums_by_round` returned; None of fewer than two values."""
     least, unknown = history.least_group, rounds[-1][2]
     if history.main == ACCURACY:
         counts = [(t, cast(Mapping[str, Counts], rows)) for t, rows, _ in rounds]
@@ -151,7 +153,7 @@ def _are_test_sets(history: "History", k: int, groups: Mapping[str, Sequence[Sum
     )
 
 
-def _of_sites(history: "History", by: Mapping[str, Any]) -> dict[str, list[list[Sums]]]:
+def _site_sums(history: "History", by: Mapping[str, Any]) -> dict[str, list[list[Sums]]]:
     """By site the sums of one round: of every client where these have models or test sets of their own, else of every test set."""
     if clients := by.get("clients"):
         return {name: [sums] for name, sums in zip(history.client_names, clients, strict=False) if sums}
@@ -183,7 +185,7 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
     by_site: dict[str, Site] = {}
     for name, groups in counts.items():
         gap = gaps.get(name)
-        ends = of_rates(groups, c, R, enough, level) if gap and gap.demographic_parity.defined else {}
+        ends = rate_gaps(groups, c, R, enough, level) if gap and gap.demographic_parity.defined else {}
         by_site[name] = {
             "groups": {value: _site_rates(group, c, R, least) for value, group in groups.items()},
             "gaps": {key: percent(getattr(gap, key)) if gap else None for key in OF_SITES},
@@ -266,7 +268,7 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
     }
     between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
     counted = all("moments" in row for rows in rows_of_groups.values() for row in rows)
-    ends = {f"{key}_gap": of_means(of_key, level) for key, of_key in shown.items()}
+    ends = {f"{key}_gap": means_gap(of_key, level) for key, of_key in shown.items()}
     intervals = {
         key: [*interval] if counted and math.isfinite(interval.low) else None for key, interval in ends.items()
     }
@@ -332,8 +334,8 @@ def rates(
             for name, rates in fairness.rates.items()
         },
         "intervals": {
-            **{key: ends.percent for key, ends in of_rates(sums, positive, R, least).items()},
-            "calibration_gap": of_means(
+            **{key: ends.percent for key, ends in rate_gaps(sums, positive, R, least).items()},
+            "calibration_gap": means_gap(
                 {name: bias for name, counts in sums.items() if (bias := _bias(counts, R, least))}
             ).percent,
         },

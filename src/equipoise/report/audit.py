@@ -268,7 +268,7 @@ class Audit:
             made.append(Section(heading, [], grid, treated.attribute, texts, figure, caption))
             made += [
                 Section(sheet.heading, [], sheet.grid, SITE, sheet.explanations[:1])
-                for sheet in layout.of_sites(treated, self.compared.document)
+                for sheet in layout.site_sheets(treated, self.compared.document)
             ]
         return [*made, Section("What this cannot show", [], below=[*self._limits()])]
 

@@ -24,7 +24,7 @@ from equipoise.report.formatting import UNDEFINED, Cell, Grid, Section, number
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.html import template
 from equipoise.report.layout import every_client
-from equipoise.report.notes import listed, of_tuning
+from equipoise.report.notes import listed, tuning_notes
 from equipoise.report.provenance import data_digest, quarantined, versions
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison
@@ -149,7 +149,7 @@ def _limits_of_data(compared: Comparison, chosen: Chosen | None) -> Iterator[str
     yield from (text if "." in text.split()[0] else f"{text[0].upper()}{text[1:]}" for text in notes[:POINTS])
     yield from (text for treatment in treated(compared.document) for text in unknown_values(treatment))
     small = [run.group_words.get(name, name) for name in compared["small"]]
-    small += [name for name, group in _of_groups(chosen) if group["n"] is None and not group["withheld"]]
+    small += [name for name, group in _group_rates(chosen) if group["n"] is None and not group["withheld"]]
     if small:
         yield f"Hardly in the test rows, with fewer than {least} people, so nothing is shown about them here: {some([*dict.fromkeys(small)], ROWS)}."
     if left := dict.fromkeys(name for _, _, name, _, _ in quarantined(compared.histories)):
@@ -166,7 +166,7 @@ def _sizes(holders: Sequence[Content], least: int) -> str:
     return ", ".join(f"{name} not shown" if n == UNDEFINED else f"{n} of {name}" for name, n in sizes.items())
 
 
-def _of_groups(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:
+def _group_rates(chosen: Chosen | None) -> Iterator[tuple[str, RatesAt]]:
     """What each group is called, with the threshold's rates of it."""
     for division in chosen["divisions"] if chosen is not None else ():
         yield from ((_worded(division, name), group) for name, group in division["groups"].items())
@@ -234,8 +234,8 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
     """In words, what the threshold's rates are."""
     everyone, positive = chosen["everyone"], chosen["positive"]
     yield (
-        f"Of 100 test rows of class {positive} the model misses {_of_100(everyone['sensitivity'])}. Of 100 others it takes "
-        f"{_of_100(everyone['specificity'])} for {positive}, which are false alarms."
+        f"Of 100 test rows of class {positive} the model misses {_per_hundred(everyone['sensitivity'])}. Of 100 others it takes "
+        f"{_per_hundred(everyone['specificity'])} for {positive}, which are false alarms."
     )
     for division in chosen["divisions"]:
         every = {_worded(division, name): group for name, group in division["groups"].items()}
@@ -249,8 +249,8 @@ def _sentences(chosen: Chosen) -> Iterator[str]:
         uncounted = some([name for name in rated if name not in counted], ROWS)
         unrated = some([name for name in every if name not in rated], ROWS)
         texts = [
-            f"By {_called(division)}, the most are missed of {ordered[0]}, {_of_100(worst['sensitivity'])} of 100, and the fewest of "
-            f"{ordered[-1]}, {_of_100(best['sensitivity'])}{tested * (counted.keys() >= {ordered[0], ordered[-1]})}.",
+            f"By {_called(division)}, the most are missed of {ordered[0]}, {_per_hundred(worst['sensitivity'])} of 100, and the fewest of "
+            f"{ordered[-1]}, {_per_hundred(best['sensitivity'])}{tested * (counted.keys() >= {ordered[0], ordered[-1]})}.",
             _difference(worst, best) if len(counted) == len(rated) == 2 else _spread([*counted.values()]),
             f"That is judged without {uncounted}, of which it is not shown how many are of class {positive}."
             * bool(uncounted),
@@ -302,7 +302,7 @@ def _by_chance(groups: Sequence[RatesAt]) -> float:
     return float((1 + (drawn_far >= far * (1 - 1e-9)).sum()) / (1 + PERMUTATIONS))
 
 
-def _of_100(share: Estimate) -> str:
+def _per_hundred(share: Estimate) -> str:
     """How many of 100 a rate leaves out, with its interval."""
     if share["value"] is None:
         return "an unknown number"
@@ -447,7 +447,7 @@ def _decided(runs: Sequence[History]) -> Iterator[str]:
 
 def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
     """What the numbers do not settle."""
-    of_choice = of_tuning(compared.histories)
+    of_choice = tuning_notes(compared.histories)
     points = [
         *(_settings(compared.histories) if of_choice else ()),
         *(text for text in compared["notes"] if text not in of_choice),
@@ -491,7 +491,7 @@ def _settings(runs: Sequence[History]) -> Iterator[str]:
 
 def _worst_ece(chosen: Chosen) -> str:
     """Of which group the confidence is off by most, as a part of a sentence."""
-    every = [(group["ece"], name) for name, group in _of_groups(chosen) if group["ece"]]
+    every = [(group["ece"], name) for name, group in _group_rates(chosen) if group["ece"]]
     return f", the most for {max(every)[1]}, by {100 * max(every)[0]:.1f}" if every else ""
 
 
@@ -501,7 +501,7 @@ def _fewest(compared: Comparison, chosen: Chosen | None) -> str:
     parities = [each.parity for each in treated(compared.document) if each.parity["positive"] is not None]
     recorded = (rate for parity in parities for rate in parity["methods"][0]["groups"].values())
     sizes, exact, several = list[int](), len(compared["seeds"]) == 1, compared.histories[0].counted == "people"
-    for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _of_groups(chosen))):
+    for group in cast(Iterator[Content], recorded if chosen is None else (group for _, group in _group_rates(chosen))):
         n, cases = group["n"], group["of_class"]
         at_most = several or n is None or cases is None  # of several rows, some may be of the class
         others = n if at_most else n - cases

@@ -148,7 +148,7 @@ def convergence(compared: Comparison) -> Figure:
     if not any(has_several_groups(run) for seeds in runs.values() for run in seeds):
         reductions = [(np.mean, measure.noun)]
     figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
-    tables = {label: [run.of_groups(2) for run in seeds] for label, seeds in runs.items()}
+    tables = {label: [run.group_table(2) for run in seeds] for label, seeds in runs.items()}
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
         for i, (label, of_seeds) in zip(drawing.places(compared, tables), tables.items(), strict=True):
             curves = [

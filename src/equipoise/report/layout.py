@@ -164,7 +164,7 @@ def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
             explanations=sentences.parity_legend(comparison, treated),
             narrow=True,
         )
-        yield from of_sites(treated, comparison)
+        yield from site_sheets(treated, comparison)
 
 
 def _own_measure_sheets(comparison: content.Document) -> Iterator[Sheet]:
@@ -243,7 +243,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     )
     texts = [*sentences.worst_named(other["methods"]), *sentences.plus_minus_of(comparison), *_marked(other["methods"])]
     text = " ".join([text, *texts])
-    over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
+    over, groups = _columns_of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
     columns = over + parity
     measure = measure_of(comparison)
     grid = lay_out(other["methods"], columns, groups, digits=measure.digits)
@@ -251,7 +251,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
 
 
-def _of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tuple[list[Column], list[str]]:
+def _columns_of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tuple[list[Column], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
     if len(groups) == 1 and all(content.mean_of(method, "avg") is not None for method in methods):
@@ -392,7 +392,7 @@ def _cells_of(client: Sequence[Mapping[str, Any]], values: Sequence[str], few: s
         yield _cell(inside["gap"], digits)
 
 
-def of_sites(treated: content.Treated, comparison: content.Document) -> Iterator[Sheet]:
+def site_sheets(treated: content.Treated, comparison: content.Document) -> Iterator[Sheet]:
     """How the people of every site are treated, by value of a sensitive attribute: rates, or errors of numbers, of one method, of several the gaps."""
     parity, measure = treated.parity, measure_of(comparison)
     methods = [method for method in parity["methods"] if method.get("sites")]
@@ -630,7 +630,7 @@ def _cell(values: content.OverSeeds, digits: int) -> Cell:
 def _measure_sheet(table: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
     methods = table["methods"]
-    columns, groups = _of_one_group(columns_of(table), methods)
+    columns, groups = _columns_of_one_group(columns_of(table), methods)
     return _sheet(
         table,
         columns,

@@ -17,7 +17,7 @@ from equipoise.report.formatting import brief, number
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import Said, key_of, plural
+from equipoise.system.text import Said, key_of, noun, plural
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
@@ -38,7 +38,7 @@ AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
 FEW_CLIENTS: Final = 5  # clients: a correlation of fewer is unreliable
 
 
-def of_runs(runs: Runs) -> Iterator[str]:
+def run_notes(runs: Runs) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
     histories = [run for seeds in runs.values() for run in seeds.values()]
     rounds = max(map(len, histories))
@@ -84,16 +84,16 @@ def _each(runs: Runs) -> Iterator[tuple[str, History]]:
     return ((label, run) for label, seeds in runs.items() for run in seeds.values())
 
 
-def of_bounds(runs: Runs, methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
+def bound_notes(runs: Runs, methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
     average = {m["method"]: avg for m in methods if (avg := mean_of(m, "avg")) is not None and not m["failed"]}
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
         if not run.sharing.federated:
-            yield from _of_bound(label, run, racing, average.get(label), measure)
+            yield from _bound_note(label, run, racing, average.get(label), measure)
 
 
-def _of_bound(
+def _bound_note(
     label: str, run: History, racing: Mapping[str, float], average: float | None, measure: Measure
 ) -> Iterator[str]:
     upper = not run.sharing.clients
@@ -163,7 +163,7 @@ def without_model(runs: Runs) -> Iterator[str]:
             )
 
 
-def of_sizes(runs: Runs, last: int) -> Iterator[str]:
+def size_notes(runs: Runs, last: int) -> Iterator[str]:
     """Groups that were tested on fewer samples in the last rounds than in others, as where some of several sites are away."""
     for label, run in _each(runs):
         evaluated = [record for record in run.records if record.get("groups")]
@@ -214,11 +214,11 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
             end = f", which has the best validation {run.main.noun}."
             happened["exports the model of round", end].append((run.seed, best))
     for (what, end), pairs in happened.items():
-        which = f"seed{'s' * (len(pairs) > 1)} {listed([str(seed) for seed, _ in pairs])}"
+        which = f"{noun('seed', len(pairs))} {listed([str(seed) for seed, _ in pairs])}"
         yield f"{label}, {which}, {what} {listed([str(n) for _, n in pairs])}{end}"
 
 
-def of_short(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:
+def short_notes(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:
     """A sentence about methods with runs of fewer than ``last`` evaluated rounds, which are given by label."""
     if short := [label for label, rounds in evaluated.items() if any(0 < n < last for n in rounds)]:
         yield (
@@ -292,7 +292,7 @@ def measured_alone(rewards: Mapping[str, Iterable[Numbers]]) -> str:
     return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points, and clients span {span:.2f}."
 
 
-def of_collaboration(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
+def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
     """Warnings about the fairness of contribution and reward."""
     if without := [label for label in runs if label not in rewards]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
@@ -337,13 +337,13 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def of_classes(names: Iterable[str]) -> str:
+def class_names(names: Iterable[str]) -> str:
     """Some classes by name: `class a`, or `classes a, b`."""
     classes = [*names]
     return f"class{'es' * (len(classes) > 1)} {', '.join(classes)}"
 
 
-def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
+def parity_notes(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
     """Remarks on group fairness; ``rates`` has by label and seed what `History.group_fairness` returned, where not None."""
     every = [gaps for seeds in rates.values() for gaps in seeds.values()]
     rated = [run for label in rates for run in runs[label].values()]
@@ -361,7 +361,7 @@ def of_parity(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
     fewer = "no test sample" if least == 1 else f"fewer than {least} {rated[0].counted}"
     rate = "recall of a worst class" if several else "true positive rate"
     for group, classes in _without_rate(rates, several).items():
-        which = of_classes(map(name, sorted(classes)))
+        which = class_names(map(name, sorted(classes)))
         k = len(set.union(*classes.values()))
         so = ", so" if k == n else f" with {k} of {n} seeds, so"
         yield Said(f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out.", "without-rate")
@@ -381,7 +381,7 @@ def _without_rate(rates: NumbersOfRuns, several: bool) -> dict[str, dict[int, se
     return absent
 
 
-def of_undefined(measure: Measure, runs: Sequence[Sequence[str]]) -> Iterator[str]:
+def undefined_notes(measure: Measure, runs: Sequence[Sequence[str]]) -> Iterator[str]:
     """On which groups a measure is not defined, which ``runs`` names for each run, and what has no value then."""
     groups = list(dict.fromkeys(group for undefined in runs for group in undefined))
     if groups:
@@ -395,13 +395,13 @@ def of_undefined(measure: Measure, runs: Sequence[Sequence[str]]) -> Iterator[st
         )
 
 
-def of_unrecorded(measure: Measure, labels: Sequence[str]) -> Iterator[str]:
+def unrecorded_notes(measure: Measure, labels: Sequence[str]) -> Iterator[str]:
     """The methods that did not record a measure, as one does not that has a model per client."""
     if labels:
         yield f"{listed(labels)} recorded no {measure.noun} on the groups, so {'its row is' if len(labels) == 1 else 'their rows are'} empty."
 
 
-def of_areas(histories: Sequence[History]) -> Iterator[str]:
+def area_notes(histories: Sequence[History]) -> Iterator[str]:
     """The classes that an area under the ROC curve leaves out."""
     missing = grouped(
         (group, c)
@@ -411,7 +411,7 @@ def of_areas(histories: Sequence[History]) -> Iterator[str]:
         for c in result.get("missing") or ()
     )
     for group, classes in missing.items():
-        which = of_classes(map(str, sorted({*classes})))
+        which = class_names(map(str, sorted({*classes})))
         yield f"{group} has no test sample of {which}, which the AUC leaves out."
 
 
@@ -465,7 +465,7 @@ def _without_tuning(histories: Sequence[History]) -> list[str]:
     return [NOTHING.format(ALIKE if alike else AS_GIVEN)]
 
 
-def of_tuning(histories: Sequence[History]) -> list[str]:
+def tuning_notes(histories: Sequence[History]) -> list[str]:
     """What the first screen of a comparison states about tuning; nothing of a single method."""
     every: list[tuple[str, Tuned]] = []
     for history in histories:

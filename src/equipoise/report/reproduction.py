@@ -57,16 +57,16 @@ class RunNumber:
     correlates: bool = False
 
 
-def of_groups(history: "History", last: int, measure: str) -> Numbers:
+def group_numbers(history: "History", last: int, measure: str) -> Numbers:
     """Summary of a run as the tables show it; empty if it did not record the measure."""
     return summary_of(history, last, measure) if measure in history.measures else {}
 
 
-def _of_groups(key: str, measured: str = AVERAGED) -> RunNumber:
-    return RunNumber(lambda history, last, measure: of_groups(history, last, measure).get(key), measured)
+def _group_number(key: str, measured: str = AVERAGED) -> RunNumber:
+    return RunNumber(lambda history, last, measure: group_numbers(history, last, measure).get(key), measured)
 
 
-def _of_clients(key: str, measured: str = LAST, over: int | None = None) -> RunNumber:
+def _client_number(key: str, measured: str = LAST, over: int | None = None) -> RunNumber:
     def compute(history: "History", last: int, _: str) -> float | None:
         number: float | None = (history.summary(over or last)["collaboration"] or {}).get(key)
         return number
@@ -75,7 +75,7 @@ def _of_clients(key: str, measured: str = LAST, over: int | None = None) -> RunN
 
 
 def _correlation(key: str, when: str = "in the last round that was evaluated", over: int | None = None) -> RunNumber:
-    return replace(_of_clients(key, f"100 times the correlation, {when}", over), correlates=True)
+    return replace(_client_number(key, f"100 times the correlation, {when}", over), correlates=True)
 
 
 def _mean_client(history: "History", last: int, measure: str) -> float | None:
@@ -91,16 +91,16 @@ def _traffic(history: "History", last: int, measure: str) -> float | None:
 
 
 STATISTICS: "Mapping[str, RunNumber]" = {  # what columns of an experiment's file can name
-    **{column.key: _of_groups(column.key) for column in GROUPS},
-    "last": _of_groups("last", LAST),
-    "best": _of_groups("best", "of the best of all rounds by the test data, in percent"),
+    **{column.key: _group_number(column.key) for column in GROUPS},
+    "last": _group_number("last", LAST),
+    "best": _group_number("best", "of the best of all rounds by the test data, in percent"),
     "fairness": _correlation("fairness"),
     "spearman": _correlation("spearman"),
-    **{key: _of_clients(key) for key in ("max", "min", "mean")},
+    **{key: _client_number(key) for key in ("max", "min", "mean")},
     "fairness_last20": _correlation("fairness_mean", LAST_20, 20),
     "fairness_best": _correlation("fairness_oracle", BEST),
-    "max_last20": _of_clients("max_mean", f"{LAST_20}, in percent", 20),
-    "max_best": _of_clients("max_oracle", f"{BEST}, in percent"),
+    "max_last20": _client_number("max_mean", f"{LAST_20}, in percent", 20),
+    "max_best": _client_number("max_oracle", f"{BEST}, in percent"),
     "mean_client": RunNumber(_mean_client, LAST),
     "traffic": RunNumber(_traffic, "in MiB, of one client in one round"),
 }

@@ -17,7 +17,7 @@ from equipoise.report.rates import FEW, changes, few_people, missed
 from equipoise.report.statistics import Comparison, Run, ranges
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import Said, few, key_of, plural, span
+from equipoise.system.text import Said, few, key_of, noun, plural, span
 
 
 def caption(comparison: content.OfMeasure) -> str:
@@ -405,7 +405,7 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         yield 2, missing
     if len(learned) == 1:
         only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
-        yield 3, _of_one(learned[0], only, measure)
+        yield 3, _only_method(learned[0], only, measure)
     elif learned:
         titles = CLAIMED if len(learned[0]["groups"]) > 1 else {"avg": CLAIMED["avg"]}
         shown = _shown(learned, titles, measure)
@@ -487,13 +487,13 @@ def _reasons(comparison: content.OfMeasure) -> Iterator[str]:
     """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
         for kind, seeds in grouped((why.key, seed) for seed, why in method["failed"].items()).items():
-            which = f"seed{'s' * (len(seeds) > 1)} {notes.listed(seeds)}"
+            which = f"{noun('seed', len(seeds))} {notes.listed(seeds)}"
             why = method["failed"][seeds[0]].removeprefix(f"{kind}: ")
             example = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
             yield f"{method['method']}, {which}: {kind} ({example}{why})."
 
 
-def _of_one(method: content.Measured, only: bool, measure: Measure) -> str:
+def _only_method(method: content.Measured, only: bool, measure: Measure) -> str:
     """What the one method that learned reaches; ``only`` if others did not."""
     groups = {group: cell["mean"] for group, cell in method["groups"].items() if cell["mean"] is not None}
     name = f"Only {method['method']} is better than guessing with every seed: it" if only else method["method"]
@@ -715,7 +715,7 @@ def limits(histories: Sequence[History] | Comparison) -> list[str]:
 
 def _limits(comparison: Comparison) -> Iterator[str]:
     histories, methods, measure = comparison.histories, comparison.document["methods"], comparison.measure
-    yield from _of_few_seeds(comparison)
+    yield from _few_seeds(comparison)
     if len(methods) > 1:
         yield (
             f"Seeds change {notes.listed(seeds_change(histories))}. The results do not cover other data, networks or "
@@ -726,7 +726,7 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the "
             f"{measure.plural} and the order of methods may differ on another task."
         )
-    yield from _of_lengths([history for history in histories if history.sharing.federated])
+    yield from _unequal_lengths([history for history in histories if history.sharing.federated])
     if rising := [label for label, seeds in comparison.runs.items() if _improves(list(seeds.values()), measure)]:
         yield (
             f"Still {'rising' if measure.better == 'higher' else 'falling'} in the end, by more than "
@@ -741,14 +741,14 @@ def _limits(comparison: Comparison) -> Iterator[str]:
         yield "Not all runs were made with the same source and versions, see Environment."
 
 
-def _of_lengths(runs: Sequence[History]) -> Iterator[str]:
+def _unequal_lengths(runs: Sequence[History]) -> Iterator[str]:
     """That methods trained for different numbers of rounds."""
     lengths = sorted({len(run) for run in runs})
     if len(lengths) > 1 and len({run.label for run in runs}) > 1:
         yield f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from the rounds."
 
 
-def _of_few_seeds(comparison: Comparison) -> Iterator[str]:
+def _few_seeds(comparison: Comparison) -> Iterator[str]:
     """What so few seeds cannot show."""
     n, measure, document = len(comparison["seeds"]), comparison.measure, comparison.document
     changed = notes.listed(seeds_change(comparison.histories))
@@ -864,7 +864,7 @@ def _tested_on(history: History) -> str:
 
 
 def _improves(runs: Sequence[Run], measure: Measure) -> bool:
-    of_groups = [run.of_groups(5)[1] for run in runs]
+    of_groups = [run.group_table(5)[1] for run in runs]
     if any(len(rounds) < 10 for rounds in of_groups):
         return False
     gains = [measure.scale * measure.ahead(a[-5:].mean(), a[-10:-5].mean()) for a in of_groups]

@@ -66,7 +66,7 @@ class Run:
         """`History.summary` of the main measure."""
         return self.summaries[self.history.main.name]
 
-    def of_groups(self, last: int) -> tuple[list[int], Table]:
+    def group_table(self, last: int) -> tuple[list[int], Table]:
         """The rounds of which the last are averaged, and the main measure of the groups in them, shape [R, D]."""
         shown = _shown(self.history, last)
         return self.groups[self.history.main.name] if shown is self.shown else shown.group_table()
@@ -143,7 +143,7 @@ class Comparison(Mapping[str, Any]):
             label: {seed: _run(history, last, every) for seed, history in seeds.items()}
             for label, seeds in grouped.items()
         }
-        by_measure = {measure.name: _of_measure(runs, last, measure) for measure in every}
+        by_measure = {measure.name: _measured(runs, last, measure) for measure in every}
         in_force = {
             label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()
         }
@@ -345,7 +345,7 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
     return tuple(outcomes) or None
 
 
-def _of_measure(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
+def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     name, every = measure.name, _every(runs)
     histories = [run.history for run in every]
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
@@ -418,17 +418,17 @@ def _notes(
         rounds[label] = [len(run.groups[measure.name][0]) for run in seeds.values()]
     if measure.main:
         shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
-        yield from notes.of_tuning([run for seeds in histories.values() for run in seeds.values()])
-        yield from notes.of_runs(histories)
-        yield from notes.of_bounds(histories, methods, measure.sized(*content.means(methods)))
-        yield from notes.of_sizes(shown, last)
-    yield from notes.of_short(rounds, averaged)
+        yield from notes.tuning_notes([run for seeds in histories.values() for run in seeds.values()])
+        yield from notes.run_notes(histories)
+        yield from notes.bound_notes(histories, methods, measure.sized(*content.means(methods)))
+        yield from notes.size_notes(shown, last)
+    yield from notes.short_notes(rounds, averaged)
     if measure.name in AREAS:
-        yield from notes.of_areas([run.history for run in _every(runs)])
+        yield from notes.area_notes([run.history for run in _every(runs)])
     if not measure.main:
-        yield from notes.of_unrecorded(measure, [label for label, of_runs in rounds.items() if not any(of_runs)])
+        yield from notes.unrecorded_notes(measure, [label for label, of_runs in rounds.items() if not any(of_runs)])
     evaluated = [run for run in _every(runs) if run.groups[measure.name][0]]
-    yield from notes.of_undefined(measure, [_undefined(run, measure, last) for run in evaluated])
+    yield from notes.undefined_notes(measure, [_undefined(run, measure, last) for run in evaluated])
 
 
 def _every(runs: Runs) -> list[Run]:
@@ -664,14 +664,14 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
     return {
         **_head(runs, rewards, leaders),
         "clients": max(summary["clients"] for seeds in rewards.values() for summary in seeds.values()),
-        "notes": list(notes.of_collaboration(_histories(runs), rewards)),
+        "notes": list(notes.collaboration_notes(_histories(runs), rewards)),
         "methods": cast(list[content.Rewarded], methods),
     }
 
 
 def _rewards(run: Run) -> Numbers:
     """The inputs of the columns of `COLLABORATION`, and their numbers."""
-    contribution, reward = (run.history.of_honest(x).tolist() for x in (run.contribution, run.reward))
+    contribution, reward = (run.history.honest_only(x).tolist() for x in (run.contribution, run.reward))
     numbers = run.summary["collaboration"] | {"contribution": contribution, "reward": reward}
     return {
         **numbers,
@@ -751,7 +751,7 @@ def ranges(runs: Iterable[Run]) -> dict[str, list[int]]:
 
 def _counted(run: Run) -> dict[str, int]:
     """Over how many honest clients the spread is, how many the worst tenth are, of how many, and how many are left out."""
-    every = len(run.history.of_honest(np.zeros(len(run.history.client_names))))
+    every = len(run.history.honest_only(np.zeros(len(run.history.client_names))))
     n, small = run.summary["clients_counted"], run.summary["small_clients"]
     return {"clients": n, "tenth": performance.tenth(n), "every": every, "small": small, "untested": every - n - small}
 
@@ -766,7 +766,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         n, values = run.history.client_sizes, run.shown.over_clients(last)
         if n is None:
             return {}
-        honest = run.history.of_honest(n)
+        honest = run.history.honest_only(n)
         counted = honest[honest >= _least(run.history)]
         if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
@@ -823,7 +823,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     ]
     parity = {
         **_head(runs, by_method, leaders),
-        "notes": [] if numbers else list(notes.of_parity(_histories(runs), by_method)),
+        "notes": [] if numbers else list(notes.parity_notes(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
         "counted": about.counted,
@@ -845,7 +845,7 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
             continue
         every = [*chain.from_iterable(of_runs.values())]
         unknown = [entry["unknown"] for entry in every]
-        methods = [{**method, **_of_people(of_runs[method["method"]], measure)} for method in parity["methods"]]
+        methods = [{**method, **_people_of_method(of_runs[method["method"]], measure)} for method in parity["methods"]]
         by_attribute[name] = {
             **parity,
             "methods": cast(list[content.Gaps], methods),
@@ -855,7 +855,7 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
     return by_attribute
 
 
-def _of_people(seeds: Sequence[results.People], measure: Measure) -> Content:
+def _people_of_method(seeds: Sequence[results.People], measure: Measure) -> Content:
     """What the row of a method has of people with the values of an attribute only, over the seeds, see `document.Gaps`."""
     n = min(len(people["clients"]) for people in seeds)
     sites = {site: _site(of_seeds) for site, of_seeds in by_name(people["sites"] for people in seeds).items()}
@@ -946,7 +946,7 @@ def _treated_groups(
             key: (_usual if key in COUNTED else _rate)(each, key) for key in each[0] if key not in OF_ONE_RUN
         }
         if several and "worst_class" in each[0]:
-            numbers |= _of_worst_class(each, classes)
+            numbers |= _worst_class(each, classes)
         by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
     return by_group
 
@@ -957,7 +957,7 @@ def _usual(each: Sequence[Numbers], key: str) -> int | None:
     return round(sum(enough) / len(enough)) if enough else None
 
 
-def _of_worst_class(each: Sequence[Numbers], classes: Sequence[str]) -> Content:
+def _worst_class(each: Sequence[Numbers], classes: Sequence[str]) -> Content:
     """The class that is recognised worst over the seeds, one for all of these, and its recall; None where no seed has one."""
     rated = [rates for rates in each if rates["worst_class"] is not None]
     recalls = {c: _rate(rated, "tpr", c) for c in range(len(each[0]["tpr"]))}
@@ -1003,7 +1003,7 @@ def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
 
 def _other_rounds(runs: Runs, last: int) -> Content | None:
     """The main measure of the exported model where tables average rounds; where they show it, the mean over rounds."""
-    evaluated = max(len(run.of_groups(2)[0]) for run in _every(runs))
+    evaluated = max(len(run.group_table(2)[0]) for run in _every(runs))
     if evaluated < 2:
         return None
     return {
@@ -1014,7 +1014,7 @@ def _other_rounds(runs: Runs, last: int) -> Content | None:
 
 def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     measure = runs[0].history.main
-    values = [performance.last_rounds(run.of_groups(last)[1], last) for run in runs]
+    values = [performance.last_rounds(run.group_table(last)[1], last) for run in runs]
     groups = [run.history.groups for run in runs]
     parity = [_shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None for run in runs]
     by_group = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]

@@ -16,6 +16,7 @@ from equipoise.report.reproduction import AVERAGED, FEW, LEAST, STATISTICS, Judg
 from equipoise.runs.experiment import Claim, ColumnGroup
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
+from equipoise.system.text import plural
 
 Ended = Mapping[tuple[str, str], Sequence[History]]  # the finished runs, by part and row
 Reasons = Mapping[tuple[str, str], str]  # why cells have no numbers, by part and row
@@ -34,7 +35,7 @@ def value(history: History, spec: str, last: int = 5) -> float:
     statistic, _, measure = spec.partition(" ")
     if statistic.startswith("group:"):
         group = statistic.removeprefix("group:")
-        number = reproduction.of_groups(history, last, measure or history.main.name).get("groups", {}).get(group)
+        number = reproduction.group_numbers(history, last, measure or history.main.name).get("groups", {}).get(group)
     else:
         number = STATISTICS[statistic].compute(history, last, measure or history.main.name)
     return math.nan if number is None else float(number)
@@ -256,7 +257,7 @@ def _doubts(
     cells = [cell for cell in planned.runs if cell.part == part]
     fewer = {(cell.config.rounds, cell.rounds) for cell in cells if cell.config.rounds < cell.rounds}
     for rounds, meant in sorted(fewer):
-        yield f"These are numbers after {rounds} round{'s' * (rounds != 1)}; the experiment has {meant}."
+        yield f"These are numbers after {plural(rounds, 'round')}; the experiment has {meant}."
     undefined = [
         f"{row} {column} with {lost} of {runs_}"
         for (row, column), entry in entries.items()
@@ -294,7 +295,7 @@ def _changed(cells: Sequence[PlannedRun], ended: Ended) -> bool:
 def _settings(planned: ReproductionPlan, part: str) -> str:
     """How the runs of a part were trained, in one line: of the first of its cells."""
     c = next(cell.config for cell in planned.runs if cell.part == part)
-    work = f"{c.steps} local steps" if c.steps else f"{c.epochs} local epoch{'s' * (c.epochs != 1)}"
+    work = f"{c.steps} local steps" if c.steps else f"{plural(c.epochs, 'local epoch')}"
     momentum = f", momentum {c.momentum:g}" if c.optimizer == "sgd" else ""
     others = " (the first row; others as they chose)" * any(where == part for where, _ in planned.chosen)
     options = f"({', '.join(f'{k}={v}' for k, v in c.network_options.items())})" if c.network_options else ""

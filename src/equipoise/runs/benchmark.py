@@ -45,7 +45,7 @@ SUBMITTED: Final = "submitted"  # in CONDITIONS: methods that are not the suite'
 RUNS, REPORT = "runs", "report.html"
 WRITTEN: Final = (CONDITIONS, "leaderboard.html", "leaderboard.csv", "leaderboard.tex")  # next to folders of scenarios
 SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
-SHOWN: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
+STATISTICS: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
 Progress = Callable[[str, int, int], None]
 
 
@@ -466,13 +466,13 @@ def _result(
     versus = row["versus"]
     return _empty() | {
         **choice,
-        **{name: row[key]["mean"] for name, key in SHOWN.items()},
+        **{name: row[key]["mean"] for name, key in STATISTICS.items()},
         "seconds": fmean(sum(float(r.get("seconds", 0)) for r in run.records) for run in histories),
         "bytes": _bytes(histories[0]),
         "tuning_seconds": tuned.get("seconds"),
         "tuning_rounds": tuned.get("trained"),
         "failed": "; ".join(dict.fromkeys(map(str, row["failed"].values()))) or None,
-        "versus": {name: versus[key] for name, key in SHOWN.items()} if versus and referred else None,
+        "versus": {name: versus[key] for name, key in STATISTICS.items()} if versus and referred else None,
     }
 
 

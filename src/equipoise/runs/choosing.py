@@ -307,7 +307,7 @@ def _seals(by: str, validation: float) -> dict[str, Any]:
 
 def _conditions(config: RunConfig) -> Content:
     """What a choice depends on, but its budget and the settings of methods: of a configuration, with hashes in place of the user's code."""
-    weights = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
+    weights = {} if config.weights is None else {"weights": hashes.file_hash(config.weights)}
     table = {**vars(config), "network_options": {**config.network_options, **weights}}
     options = {**scenarios.SCENARIOS[config.scenario].options, **config.scenario_options}
     options["task"] = options["task"] or "classification"  # as is assumed of own data
@@ -334,7 +334,7 @@ def plain(table: Mapping[str, Any]) -> Content:
 def _file(config: RunConfig) -> dict[str, str]:
     """The hash of the user's file, whatever a run takes from it."""
     path = Path(config.data or "")
-    return {"file": hashes.of_file(path)} if path.is_file() else {}
+    return {"file": hashes.file_hash(path)} if path.is_file() else {}
 
 
 def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:

@@ -53,9 +53,9 @@ from equipoise.system.text import Said, key_of, plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
-SHOWN = marked(RunConfig, "about", "operation", "shown")
+UNTRAINED = marked(RunConfig, "about", "operation", "shown")
 MEASURED = ("standalone_test", "standalone_val")
-OWN = (*marked(RunConfig, "together"), *SHOWN)  # settings that do not matter alone
+OWN = (*marked(RunConfig, "together"), *UNTRAINED)  # settings that do not matter alone
 MANIFEST = (
     "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
     "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",
@@ -101,7 +101,7 @@ def start(config: RunConfig, directory: Path) -> None:
 
 def _identity(config: RunConfig) -> Identity:
     """What must not change in a run that is continued; options of the scenario by how they are given."""
-    settings = {name: value for name, value in config.table().items() if name not in ("own_code", *SHOWN)}
+    settings = {name: value for name, value in config.table().items() if name not in ("own_code", *UNTRAINED)}
     options = {f"--set {name}": value for name, value in settings.pop("scenario_options").items()}
     return Identity(settings | options, config.own_code or {})
 
@@ -126,7 +126,7 @@ def elsewhere(config: RunConfig) -> RunConfig:
     digests = config.own_code or {}
     table = places.replaced(vars(config), (*places.CODE, ("data",)), lambda text: own_code.by_content(text, digests))
     if config.weights is not None and config.weights.is_file():
-        table["network_options"] = {**config.network_options, "weights": hashes.of_file(config.weights)}
+        table["network_options"] = {**config.network_options, "weights": hashes.file_hash(config.weights)}
     if not own_code.is_reference(config.data or ""):
         table["data"] = None
     return replace(config, **{**table, "own_code": None})
@@ -435,7 +435,7 @@ def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     versions = {name: version(name) for name in ("torch", "numpy")}
     made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:
-        made["weights"] = hashes.of_file(config.weights)  # the file's path says little
+        made["weights"] = hashes.file_hash(config.weights)  # the file's path says little
     marks = fed.fingerprint  # of the validation data only if the method needs them: they follow from the scenario
     contents = {"labels": marks["labels"], "data": {k: v for k, v in marks["data"].items() if k != "validation"}}
     recipe = {**about, **made, **contents, **versions}
@@ -575,7 +575,7 @@ def _describe(config: RunConfig, directory: Path, fed: Federation, data: Scenari
     if config.data is None:  # there are no examples of the user's files
         manifest["holdings"] |= {"examples": examples(data.client_groups, data.clients)}
     if config.weights is not None:
-        manifest["weights"] = {"file": config.weights.name, "sha256": hashes.of_file(config.weights)}
+        manifest["weights"] = {"file": config.weights.name, "sha256": hashes.file_hash(config.weights)}
     # whole paths would say whose machine it was
     project, path = project_of(directory), config.data or ""
     names = {path: places.portable(path, project)} if Path(path).is_absolute() else {}

@@ -333,7 +333,7 @@ def _place(where: Path, config: RunConfig) -> Path:
 def _stem(config: RunConfig) -> str:
     about = {name: value for name, value in config.key().items() if name != "label"}
     if config.weights is not None and config.weights.is_file():
-        about["weights"] = hashes.of_file(config.weights)  # the file's path says little
+        about["weights"] = hashes.file_hash(config.weights)  # the file's path says little
     content = json.dumps(about, sort_keys=True)
     name = runs.slug(own_code.short(config.method).split("(")[0])
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:10]}-seed{config.seed}"

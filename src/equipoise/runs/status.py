@@ -58,15 +58,15 @@ class RunStatus:
         return max(ends.timestamp(), time.time())
 
 
-def of_run(directory: Path) -> RunStatus:
+def run_status(directory: Path) -> RunStatus:
     """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
     try:
-        return _of_run(directory)
+        return _read_status(directory)
     except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
 
 
-def _of_run(directory: Path) -> RunStatus:
+def _read_status(directory: Path) -> RunStatus:
     config = _config(directory)
     about = manifest = {**_object(directory / MANIFEST)}
     if config:
@@ -112,7 +112,7 @@ def below(folder: Path) -> Iterator[RunStatus]:
         inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in settled)
         if "config.toml" in files or (MANIFEST in files and {*files, *inner} & {METRICS, FAILED, CHECKPOINT}):
             inner[:] = []
-            yield of_run(Path(path))
+            yield run_status(Path(path))
 
 
 def all_end(runs: Sequence[RunStatus], jobs: int) -> datetime | None:
@@ -170,7 +170,7 @@ class Watch:
         """How a run is going; its files are read only if they have changed."""
         changed = tuple(_changed(path / name) for name in (METRICS, "summary.json", FAILED))
         if path not in self.statuses or self.statuses[path][0] != changed:
-            self.statuses[path] = changed, of_run(path)
+            self.statuses[path] = changed, run_status(path)
         return self.statuses[path][1]
 
 

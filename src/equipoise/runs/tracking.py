@@ -48,7 +48,7 @@ def chosen(to: str) -> tuple[str, str]:
     return name, place
 
 
-def of_round(
+def round_numbers(
     record: Mapping[str, Any], names: Sequence[str], least: int = 1, *, at_sites: bool = False
 ) -> dict[str, float]:
     """The numbers of a record: all its own, those of every client that was tested, and AVG, STD and worst over groups.
@@ -108,7 +108,7 @@ class Follower:
                 if record["round"] >= sink.begin:
                     begun = run.begun
                     names, least = begun.client_names, begun.least_group
-                    sink.log(record["round"], of_round(record, names, least, at_sites=begun.at_sites))
+                    sink.log(record["round"], round_numbers(record, names, least, at_sites=begun.at_sites))
                     sink.begin = record["round"] + 1
             self.sent[path] = t
             if complete and (last or run.group or (path / "report.html").exists()):

@@ -54,7 +54,7 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
     config : of the run.
     data : its scenario, where that was made already, from files with the stamp ``before``.
     """
-    digests: dict[str, Any] = {} if config.weights is None else {"weights": hashes.of_file(config.weights)}
+    digests: dict[str, Any] = {} if config.weights is None else {"weights": hashes.file_hash(config.weights)}
     if config.data is None:
         return digests
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from equipoise.system.errors import InputError
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
+from equipoise.system.text import plural
 
 Indices = NDArray[np.int64]
 Shares = NDArray[np.float64]
@@ -735,7 +736,7 @@ def _drawn(name: str, draw: Draw, rng: Any, clients: int, alpha: float, min_size
             break
     fault = (
         f"{len(owner)} samples were never divided among {clients} clients at alpha={alpha} so that each has {min_size} or more: in "
-        f"{k + 1} draw{'s' * (k > 0)} {fewest_short} of them or more had fewer. Take fewer clients, or a higher alpha."
+        f"{plural(k + 1, 'draw')} {fewest_short} of them or more had fewer. Take fewer clients, or a higher alpha."
     )
     raise _unmet(name, fault)
 

@@ -38,6 +38,7 @@ from equipoise.system.files import ANYWHERE, locked, make_private, read_regular,
 from equipoise.system.places import own_state
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json, typed
+from equipoise.system.text import noun
 
 log = logging.getLogger(__name__)
 
@@ -280,7 +281,7 @@ def _require_joinable(sums: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any
     if empty := [column for column in reference["columns"] if len(lacking(sums, column)) == len(sums)]:
         said = ", ".join(f'{key_of(column)} = {{ kind = "{LEFT_OUT}" }}' for column in empty)
         raise DataError(
-            f"column{'s' * (len(empty) > 1)} {listed(empty)}: no site has {reference['least']} training cells or more that are not missing. Write in "
+            f"{noun('column', len(empty))} {listed(empty)}: no site has {reference['least']} training cells or more that are not missing. Write in "
             f"the file of all sites, below [columns]: {said}. Then make the sums again."
         )
     return reference

@@ -4,6 +4,8 @@ from contextlib import suppress
 
 import torch
 
+from equipoise.system.text import plural
+
 
 def usable_device(name: str) -> torch.device:
     """The device of a name, ``"cpu"``, ``"cuda"`` or ``"cuda:1"``, which is there and repeats its bits.
@@ -24,8 +26,6 @@ def usable_device(name: str) -> torch.device:
             raise ValueError(f"device {name!r} needs a CUDA build of PyTorch and a GPU; found none. Use cpu.")
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:  # None, where PyTorch chooses
-            raise ValueError(
-                f"device {name!r} is not there; found {count} GPU{'s' * (count > 1)}, the first is cuda:0."
-            )
+            raise ValueError(f"device {name!r} is not there; found {plural(count, 'GPU')}, the first is cuda:0.")
         torch.backends.cudnn.deterministic = True
     return device

@@ -18,7 +18,7 @@ MOST = 1000  # entries in it, the newest
 SETTLED = 2.0  # seconds since the last change of a file: one that is younger may change again without another time
 
 
-def of_file(path: Path) -> str:
+def file_hash(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal.
 
     Raises

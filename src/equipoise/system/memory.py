@@ -45,11 +45,11 @@ def free(device: torch.device) -> int | None:
         return int(float(match[1]) * UNITS[match[2]])
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    limits = [_kilobytes("/proc/meminfo", "MemAvailable"), *_of_the_container()]
+    limits = [_kilobytes("/proc/meminfo", "MemAvailable"), *_container_free()]
     return min((n for n in limits if n is not None), default=None)
 
 
-def _of_the_container() -> Iterator[int]:
+def _container_free() -> Iterator[int]:
     """Bytes that a container may still use, in either version of control groups."""
     for folder, limit, used in (
         ("/sys/fs/cgroup", "memory.max", "memory.current"),

@@ -238,7 +238,7 @@ def fitting(name: str, space: Space, parameter: Field[Any]) -> Space:
     whole = allowed.whole if isinstance(allowed, Range) else type(parameter.default) is int
     if isinstance(space, Interval) and whole:
         try:
-            space = space.of_whole_numbers()
+            space = space.whole_numbers()
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     if isinstance(space, Interval) and isinstance(allowed, Range):

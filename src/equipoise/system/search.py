@@ -41,7 +41,7 @@ class Interval:
         digits = 3 + int(-math.log10((high - low) / max(abs(low), abs(high))))
         return min(max(round(value) if self.whole else float(f"{value:.{digits}g}"), self.low), self.high)
 
-    def of_whole_numbers(self) -> "Interval":
+    def whole_numbers(self) -> "Interval":
         """The whole numbers in it."""
         low, high = math.ceil(self.low), math.floor(self.high)
         if low >= high:

@@ -64,9 +64,14 @@ def name(text: object) -> str:
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
-def plural(n: int, noun: str) -> str:
+def noun(word: str, n: int) -> str:
+    """`seed` for one, `seeds` for any other number."""
+    return word if n == 1 else f"{word}s"
+
+
+def plural(n: int, word: str) -> str:
     """`1 seed`, `2 seeds`."""
-    return f"{n} {noun}{'s' if n != 1 else ''}"
+    return f"{n} {noun(word, n)}"
 
 
 def few(n: int, least: int) -> str:

@@ -83,7 +83,7 @@ def evaluation_sets() -> dict[str, tuple[Tensor, Tensor]]:
     return {"a": samples(40, 1), "b": samples(20, 3)}
 
 
-def of_people(method: Any) -> dict[str, Any]:
+def people_settings(method: Any) -> dict[str, Any]:
     """Settings of a federation whose method needs sensitive attributes: their names, and which class is positive."""
     if "sensitive" not in Method.of(method).needs:
         return {}
@@ -112,7 +112,7 @@ def federation(
 ) -> Federation:
     """A federation of small clients, with validation data of the server."""
     few = {"epochs": 1} if kind == "large" else {}  # many large steps would make rounding visible
-    data, values = with_data(net, sizes, people, few | of_people(method) | settings)
+    data, values = with_data(net, sizes, people, few | people_settings(method) | settings)
     solver = solver or SGD(RATES.get(kind, 0.05), 0.9, 1e-4)
     return Federation(net or network(kind), data, method, solver, engine=engine, **values)
 
@@ -129,7 +129,7 @@ def consortium(
     """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
     from equipoise.flower import in_process  # where Flower is installed
 
-    data, values = with_data(None, sizes, people, of_people(method) | settings)
+    data, values = with_data(None, sizes, people, people_settings(method) | settings)
     return in_process(net or network(kind), data, method, SGD(0.05, 0.9, 1e-4), **values)
 
 

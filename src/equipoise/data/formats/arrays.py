@@ -28,7 +28,7 @@ from equipoise.data.tables.roles import groups_of, named_columns, read_roles
 from equipoise.data.tables.words import EXACT, Origin
 from equipoise.system import own_code
 from equipoise.system.files import ANYWHERE, open_regular
-from equipoise.system.text import Said, key_of
+from equipoise.system.text import Said, key_of, plural
 
 # Of inputs and labels.
 PAIRS = (("{}_images", "{}_labels"), ("x_{}", "y_{}"), ("{}_x", "{}_y"), ("{}_data", "{}_labels"))
@@ -505,7 +505,7 @@ def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]])
     if problems:
         raise DataError(together(path, problems) + TEXT * ("text" in map(key_of, problems)))
     arrays = joined_clients(users)
-    own, files_ = from_arrays(path, arrays, columns, file_totals(every)), f"{len(every)} file{'s' * (len(every) > 1)}"
+    own, files_ = from_arrays(path, arrays, columns, file_totals(every)), plural(len(every), "file")
     return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
 
 

@@ -126,7 +126,7 @@ class Delimited:
         numeric = {name: values for name, values, fits in zip(number, x, good, strict=True) if fits}
         others = [name for name in names if name not in numeric]
         words = (
-            {name: Words.of_text([*map(plain_cell, cells[name])]) for name in others}
+            {name: Words.from_text([*map(plain_cell, cells[name])]) for name in others}
             if self._whole
             else self._text(others)
         )

@@ -19,6 +19,7 @@ from equipoise.data.formats.table import Frame, from_table
 from equipoise.data.pictures import Pictures, Source
 from equipoise.data.tables.columns import SPLITS, Column, Columns, UserData, column, listed
 from equipoise.data.tables.options import WRITTEN
+from equipoise.system.text import noun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ def _parts(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
             tables[split] = table
     if "train" not in tables:
         raise DataError(f"hub:{name} has no part train; it has {listed(map(str, loaded))}.")
-    return tables, [f"hub:{name}: the part{'s' * (len(others) > 1)} {listed(others)} ignored."] if others else []
+    return tables, [f"hub:{name}: the {noun('part', len(others))} {listed(others)} ignored."] if others else []
 
 
 def _column(what: str, tables: Sequence[Any], name: str) -> pd.Series:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError, check_bytes, lines
 from equipoise.data.locations import Files, facts, find, is_system_error
+from equipoise.system.text import plural
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
@@ -54,7 +55,7 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
         raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
     if content[:4] != magic or len(content) < start:
         raise DataError(
-            f"{path}: expected an idx file of bytes in {dimensions} dimension{'s' * (dimensions > 1)}, which begins with "
+            f"{path}: expected an idx file of bytes in {plural(dimensions, 'dimension')}, which begins with "
             f"{magic.hex(' ')}; found {content[:4].hex(' ') or 'an empty file'}. Get it again."
         )
     if (length := len(content) - start) != math.prod(shape):

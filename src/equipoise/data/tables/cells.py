@@ -58,7 +58,7 @@ class Words:
         return Words(np.array(codes, np.int64), tuple(word for word, _ in code), numbers, days)
 
     @staticmethod
-    def of_text(cells: Sequence[str]) -> Words:
+    def from_text(cells: Sequence[str]) -> Words:
         """Cells that are all text."""
         code: dict[str, int] = {}
         codes = np.array([code.setdefault(cell, len(code)) for cell in cells], np.int32)

@@ -16,7 +16,7 @@ from equipoise.data.tables.schema import CATEGORY, NUMBER
 from equipoise.data.tables.words import EXACT
 from equipoise.records.meta import LEAK
 from equipoise.system.grouping import grouped
-from equipoise.system.text import Said
+from equipoise.system.text import Said, noun
 
 INDICES = re.compile("id|idx|index|level_0|no|nr|row(_?id|_?number|names|num)?")
 IDENTIFIER = re.compile(r"(.*[^a-z])?(id|uid|uuid|no|nr|number|code|key|mrn|index)|.*[a-z](ID|Id|No|Nr|Code)")
@@ -193,7 +193,7 @@ def unlike(
     for k in np.flatnonzero((empty.any(0) & ~empty.all(0)) | odd.any(0)).tolist():
         column = f"column {columns[k]}:"
         if lost := [name for name, gone in zip(clients, empty[:, k], strict=True) if gone]:
-            yield f"{column} every cell is missing at {what}{'s' * (len(lost) > 1)} {listed(lost)}, and not elsewhere."
+            yield f"{column} every cell is missing at {noun(what, len(lost))} {listed(lost)}, and not elsewhere."
         for m in np.flatnonzero(odd[:, k]).tolist()[: 1 if len(clients) == 2 else None]:
             others = np.delete(median[:, k], m)
             ends = [*dict.fromkeys(f"{end:.6g}" for end in (np.nanmin(others), np.nanmax(others)))]
@@ -263,7 +263,7 @@ def standing_in(x: NDArray[Any], todo: str = TODO, form: str = "") -> Iterator[s
         shown = f"{number:.15g}" if not form else str(np.datetime64(int(number), "D"))
         marked = shown if not form else f'"{np.datetime64(int(number), "D").astype(date).strftime(form)}"'
         missing = f"If that stands for a missing {'date' if form else 'number'}: {todo.format(marked)}."
-        yield f"{shown} in {rows:,} row{'s' * (rows > 1)}, far from all its other {'dates' if form else 'numbers'}. {missing}"
+        yield f"{shown} in {rows:,} {noun('row', rows)}, far from all its other {'dates' if form else 'numbers'}. {missing}"
     if not form and (zeros := odd_zeros(x)):
         missing = f"If 0 stands for a missing number: {todo.format(0)}."
         yield f"0 in {zeros[0]:,} of {len(x):,} rows, and the number next to it is {zeros[1]:g}. {missing}"

@@ -369,7 +369,7 @@ class Coder:
             )
         return made
 
-    def of_frame(self, frame: Any, source: str = "the table") -> tuple[NDArray[np.float32], list[str]]:
+    def encode_frame(self, frame: Any, source: str = "the table") -> tuple[NDArray[np.float32], list[str]]:
         """The inputs of a pandas frame, whose columns are matched by name, and notes on what training has not seen.
 
         Raises
@@ -382,7 +382,7 @@ class Coder:
         require_columns(names, self.schema.names, source)
         columns = {f.name: frame.iloc[:, names.index(f.name)] for f in self.schema.features}
         raw = {name: raw_of(column) for name, column in columns.items()}
-        made, notes = self.of_raw(raw, source, lambda k: f"row {k + 1}")
+        made, notes = self.encode_columns(raw, source, lambda k: f"row {k + 1}")
         for name, column in columns.items():
             marks = [word for word in self.fitted[name].categories if missing(word)]
             if marks and (gone := int(column.isna().sum())):
@@ -392,7 +392,7 @@ class Coder:
                 )
         return made, notes
 
-    def of_raw(
+    def encode_columns(
         self, raw: Mapping[str, Raw], source: str, at: Place, signs: Mapping[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], list[str]]:
         """The inputs of columns as a reader gives them, and notes; ``at(k)`` is the place of row k, ``signs`` options of this table."""

@@ -195,7 +195,7 @@ class MaskedRound:
                 self.lost[m] = f"sent a masked vector earlier, and now {got}" if name in self.hashes else got
             elif (y := got.tensors.get("masked")) is None or y.dtype != torch.int64 or y.shape != (n + sums.ZEROS,):
                 self.lost[m] = "sent an unusable answer: a masked vector of the right size is missing"
-            elif not all(_of_sites(got.fields.get(key), request.sites) for key in ("shares", "hashes")):
+            elif not all(_one_per_site(got.fields.get(key), request.sites) for key in ("shares", "hashes")):
                 self.lost[m] = "sent an unusable answer: the shares of its seed are missing"
             else:
                 vectors[name], self.shares[name], self.hashes[name] = y, got.fields["shares"], got.fields["hashes"]
@@ -262,7 +262,7 @@ class MaskedRound:
             yield Answer((rows[m],), (received + change)[None], reports, [state])
 
 
-def _of_sites(texts: Any, sites: Sequence[str]) -> bool:
+def _one_per_site(texts: Any, sites: Sequence[str]) -> bool:
     """Whether there is a text for each site."""
     return isinstance(texts, dict) and texts.keys() == {*sites} and all(isinstance(x, str) for x in texts.values())
 

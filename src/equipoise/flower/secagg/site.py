@@ -102,7 +102,7 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     public = site._public(job.received[0]).cpu().clone()
     questions.bind(site, public, parcel)
     sums.check_model(memory, model := model_digest(public), t, name)
-    handed = fingerprint.of_job(job, site.trial.neurons, public)
+    handed = fingerprint.job_content(job, site.trial.neurons, public)
     used = sha256(json.dumps([dict(site.experiment), dict(site.run_config), handed], sort_keys=True).encode())
     try:
         clear = train(site, parcel.fields, job, own)

@@ -196,7 +196,7 @@ class Consortium:
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
         record: Record = (
-            tests.of_global(trial, tests.answered(trial, vector, now.server), now.t, rounds) if here else {}
+            tests.record_global(trial, tests.answered(trial, vector, now.server), now.t, rounds) if here else {}
         )
         own = own_models and (counts or hides)
         if not testing or (here and not own):

@@ -17,7 +17,7 @@ from equipoise.data.samples import n_held
 from equipoise.federation.guard import LARGEST
 from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.failure import of_use
+from equipoise.metrics.failure import usefulness
 from equipoise.records.record import Score, Sums, number
 
 Classes = dict[str, list[int]]  # samples by class of test sets by name
@@ -87,7 +87,7 @@ def read(task: Task, sums: Any, width: int, n: int) -> Tally:
     ------
     TypeError, ValueError, OverflowError : it cannot be.
     """
-    tally = task.sums.of_vector(torch.tensor([*map(float, sums)], dtype=torch.float64), width)
+    tally = task.sums.from_vector(torch.tensor([*map(float, sums)], dtype=torch.float64), width)
     if int(tally.n) != n:
         raise ValueError("samples")
     return tally
@@ -258,4 +258,4 @@ def _means(parts: Sequence[tuple[int, Score]]) -> Score:
     scores = [score for _, score in parts]
     means: dict[str, Any] = {key: mean(key) for key in scores[0] if key not in ("missing", "ranks", "useless")}
     missing = sorted({x for score in scores for x in score.get("missing", [])})
-    return cast(Score, {**means, **({"missing": missing} if missing else {}), **of_use(scores)})
+    return cast(Score, {**means, **({"missing": missing} if missing else {}), **usefulness(scores)})

@@ -484,11 +484,11 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     report = {"sums": _sums(site, [outputs], classes=RATES in measures), **short}
     wanted = RATES in measures and site.least_count and site.attributes
-    by_group = of_people(outputs, site.least_count) if wanted else None
+    by_group = people_sums(outputs, site.least_count) if wanted else None
     return report if by_group is None else {**report, "people": by_group}
 
 
-def of_people(outputs: Outputs, least: int) -> list[Sums] | None:
+def people_sums(outputs: Outputs, least: int) -> list[Sums] | None:
     """Sums by each sensitive attribute, where people in cells of fewer than ``least`` count as unknown; None of numbers, or without attributes."""
     if outputs.s is None or not isinstance(outputs.task, Classification):
         return None
