@@ -28,7 +28,7 @@ from equipoise.federation.history import History
 from equipoise.flower import in_process
 from equipoise.metrics import class_counts, definitions, diverged, guesses, holm, seeds_needed
 from equipoise.metrics.calibration import auc
-from equipoise.metrics.failure import usefulness, ranks
+from equipoise.metrics.failure import ranks, usefulness
 from equipoise.metrics.intervals import (
     OVER_CLIENTS,
     OVER_GROUPS,
