@@ -28,7 +28,7 @@ from equipoise.report import columns, comparison, figures, figures_of_groups, re
 from equipoise.report.columns import TERMS, anchor, hint, typeset
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
-from equipoise.report.provenance import commands, environment
+from equipoise.report.provenance import commands, environment, settings as settings_of
 from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import evidence, limits
 from equipoise.report.statistics import Comparison
@@ -462,3 +462,17 @@ def test_the_page_shows_tests_traffic_and_command() -> None:
     assert "equipoise compare fedavg half --scenario digits" in page.text
     assert "One seed: no test is possible." in Page(render(several(1))).text
     assert "not the probability" in Page(render(several(2))).text
+
+
+def test_a_setting_says_who_chose_it() -> None:
+    origins = {"method": "command line", "lr": "command line", "scenario_options": "mine.toml"}
+    config = {"method": "fedavg", "lr": 0.05, "rounds": 20, "scenario_options": {"alpha": 0.1}, "origins": origins}
+    chosen = History([], {"method": "fedavg", "config": config})
+    python = History([], {"method": "fedavg", "config": {**config, "rounds": 9, "origins": {"rounds": "arguments"}}})
+    common, differing = settings_of({"fedavg": [chosen], "again": [python]})
+    assert common == [
+        ("method", "fedavg"),
+        ("lr", "0.05 (command line)"),
+        ("scenario_options.alpha", "0.1 (mine.toml)"),
+    ]
+    assert differing == [("rounds", ["20", "9 (arguments)"])]

@@ -120,6 +120,7 @@ def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, t
         "report",
         "left_out",
         "tuned",
+        "origins",
     }  # None, which TOML cannot say
     (tmp_path / "config.toml").write_bytes((run / "config.toml").read_bytes())
     runs.execute(tmp_path, progress=False)

@@ -177,21 +177,34 @@ def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
 
 
 def settings(histories: Mapping[str, Sequence[History]]) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
-    """Settings that all runs share, and those that differ: name, and one text per method."""
+    """Settings that all runs share, and those that differ: name, and one text per method, such as `0.05 (command line)`."""
     runs = {label: [dict(_flat(_in_words_of_task(run))) for run in seeds] for label, seeds in histories.items()}
+    origins = {
+        label: [(run.meta.get("config") or {}).get("origins") or {} for run in seeds]
+        for label, seeds in histories.items()
+    }
     common, differing = [], []
     for name in dict.fromkeys(name for configs in runs.values() for config in configs for name in config):
         texts = [", ".join(dict.fromkeys(config.get(name, "–") for config in configs)) for configs in runs.values()]
+        chosen = [{each.get(name.partition(".")[0], "") for each in of_runs} for of_runs in origins.values()]
         if len(set(texts)) == 1:
-            common.append((name, texts[0]))
+            common.append((name, _chosen_by(texts[0], name, set().union(*chosen))))
         else:
-            differing.append((name, texts))
+            differing.append((name, [_chosen_by(text, name, by) for text, by in zip(texts, chosen, strict=True)]))
     return common, differing
+
+
+def _chosen_by(text: str, name: str, origins: Iterable[str]) -> str:
+    """The text of a setting with its origins, other than the scenario; of a method and a seed these are no news."""
+    by = ", ".join(sorted(filter(None, origins)))
+    return f"{text} ({by})" if by and name not in ("method", "seed") else text
 
 
 def _in_words_of_task(run: History) -> Content:
     """The configuration of a run, where the main measure of any task is called accuracy, with the name of its own."""
-    config = {name: value for name, value in (run.meta.get("config") or {}).items() if name != "report"}
+    config = {
+        name: value for name, value in (run.meta.get("config") or {}).items() if name not in ("report", "origins")
+    }
     return {**config, "stop_on": run.main.name} if config.get("stop_on") == ACCURACY.name else config
 
 

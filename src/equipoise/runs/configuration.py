@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,9 @@ class RunConfig(Settings, RunSettings):
     # how the settings were chosen, see `equipoise.records.meta.Tuned`; what reports for readers outside state, see `About` there
     tuned: dict[str, Any] | None = setting(field(default=None), "how settings were chosen", marks="about apart")
     report: dict[str, str] | None = setting(field(default=None), "words of a report", marks="about apart")
+    origins: dict[str, str] | None = setting(
+        field(default=None), "who chose settings that others than the scenario chose", marks="about apart"
+    )
 
     @property
     def weights(self) -> Path | None:
@@ -196,7 +199,10 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     origins = dict.fromkeys(values, "default") | dict.fromkeys(recommended, "scenario")
     for layer in layers:
         origins |= {name: layer.origin for name in stacked([layer]) if name in table}
-    return config, {name: (value, origins[name]) for name, value in values.items()}
+    chosen_by = {
+        name: Path(origin).name for name, origin in origins.items() if origin not in ("", "default", "scenario")
+    }
+    return replace(config, origins=chosen_by), {name: (value, origins[name]) for name, value in values.items()}
 
 
 def _with_whole_paths(chosen: Content) -> Content:
