@@ -263,7 +263,7 @@ def test_a_run_that_goes_on_is_running_and_is_not_disturbed(tmp_path: Path) -> N
 
     def look(_: Any) -> None:
         run = run_status(tmp_path / "run")
-        other = "import sys, equipoise.runs.status as s, pathlib; r = s.of_run(pathlib.Path(sys.argv[1])); print(r.state, r.process)"
+        other = "import sys, equipoise.runs.status as s, pathlib; r = s.run_status(pathlib.Path(sys.argv[1])); print(r.state, r.process)"
         seen.append((run.state, run.process, run.standing.round))
         if len(seen) == 2:
             done = subprocess.run([sys.executable, "-c", other, tmp_path / "run"], capture_output=True, text=True)

@@ -330,7 +330,7 @@ def setting(
     """
     more = {"meaning": meaning, "usual": usual, "example": example, "group": group, "marks": _checked(marks.split())}
     default: Any = {"default": parameter.default, "default_factory": parameter.default_factory}
-    return field(**default, metadata={**parameter.metadata, **more})
+    return field(**default, compare=parameter.compare, metadata={**parameter.metadata, **more})
 
 
 def marked(cls: Any, *marks: str) -> tuple[str, ...]:
