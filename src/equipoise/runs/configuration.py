@@ -53,7 +53,9 @@ class RunConfig(Settings, RunSettings):
     tuned: dict[str, Any] | None = setting(field(default=None), "how settings were chosen", marks="about apart")
     report: dict[str, str] | None = setting(field(default=None), "words of a report", marks="about apart")
     origins: dict[str, str] | None = setting(
-        field(default=None, compare=False), "who chose settings that others than the scenario chose", marks="about apart"
+        field(default=None, compare=False),
+        "who chose settings that others than the scenario chose",
+        marks="about apart",
     )
 
     @property
