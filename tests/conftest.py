@@ -6,18 +6,17 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 import typer
 from hypothesis import settings
+from record_seconds import FILE, SHARE
 
 from run_helpers import UNDRAWN, without_figures
 
-# seconds of a case, on average, of every test whose cases take longer than SHARE together; tools/record_seconds.py writes it
-SECONDS = json.loads((Path(__file__).parent / "seconds.json").read_text())
-SHARE = 0.3  # seconds of `make test` that a test has for all its cases, if its mark `share` says nothing else
+# seconds of a case, on average, of every test whose cases take longer than SHARE together
+SECONDS = json.loads(FILE.read_text())
 
 gc.disable()  # until all is collected, of which nothing is garbage
 torch.set_num_threads(1)

@@ -14,16 +14,16 @@ from statistics import mean
 from xml.etree import ElementTree
 
 FILE = Path(__file__).parents[1] / "tests" / "seconds.json"
-LEAST = 0.3  # seconds of all cases of a test, below which it is not recorded
+SHARE = 0.3  # seconds of `make test` that a test has for all its cases, if its mark `share` says nothing else
 
 
 def measured(report: Path) -> dict[str, float]:
-    """Seconds of a case of every test in a JUnit report, on average; none of a test whose cases take less than `LEAST` together."""
+    """Seconds of a case of every test in a JUnit report, on average; none of a test whose cases take less than `SHARE` together."""
     times: dict[str, list[float]] = defaultdict(list)
     for case in ElementTree.parse(report).iter("testcase"):
         path = case.attrib["classname"].replace(".", "/")
         times[f"{path}.py::{case.attrib['name'].split('[')[0]}"].append(float(case.attrib["time"]))
-    return {test: round(mean(seconds), 3) if sum(seconds) > LEAST else 0.0 for test, seconds in times.items()}
+    return {test: round(mean(seconds), 3) if sum(seconds) > SHARE else 0.0 for test, seconds in times.items()}
 
 
 def main() -> None:

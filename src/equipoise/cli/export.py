@@ -102,9 +102,8 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
     from equipoise.records.threshold import FILE
     from equipoise.runs import directory as runs
 
-    if (
-        client is None and (made := directory / "bundle").is_dir() and _trained_at_sites(directory)
-    ):  # whose server made it
+    # of a federation between sites, whose server made it
+    if client is None and (made := directory / "bundle").is_dir() and _trained_at_sites(directory):
         from equipoise.bundle.files import take
 
         given = {f"--{name}": value for name, value in {**options, "data": data}.items()}

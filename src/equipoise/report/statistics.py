@@ -99,17 +99,7 @@ Runs = Mapping[str, Mapping[int, Run]]  # by method and seed
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Mapping[str, Any]):
-    """Several runs of one scenario, and every number that tables, figures and pages show of them.
-
-    As a mapping it is its document, see `equipoise.report.document.Document`. Users hold an `equipoise.Comparison`, which also writes.
-
-    Parameters
-    ----------
-    runs : by method and seed; methods in the order of their first appearance, seeds in increasing order.
-    histories : the runs in the order in which they were given.
-    last : how many of the last evaluated rounds are averaged.
-    document : everything in plain JSON types.
-    """
+    """The runs and the numbers of an `equipoise.Comparison`, which documents its fields and also writes."""
 
     runs: Runs
     histories: tuple[History, ...]

@@ -295,7 +295,7 @@ def _changed(cells: Sequence[PlannedRun], ended: Ended) -> bool:
 def _settings(planned: ReproductionPlan, part: str) -> str:
     """How the runs of a part were trained, in one line: of the first of its cells."""
     c = next(cell.config for cell in planned.runs if cell.part == part)
-    work = f"{c.steps} local steps" if c.steps else f"{plural(c.epochs, 'local epoch')}"
+    work = f"{c.steps} local steps" if c.steps else plural(c.epochs, "local epoch")
     momentum = f", momentum {c.momentum:g}" if c.optimizer == "sgd" else ""
     others = " (the first row; others as they chose)" * any(where == part for where, _ in planned.chosen)
     options = f"({', '.join(f'{k}={v}' for k, v in c.network_options.items())})" if c.network_options else ""
