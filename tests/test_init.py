@@ -84,6 +84,7 @@ def test_settings_are_those_of_a_run() -> None:
         "rewarded",
         "left_out",
         "tuned",
+        "origins",
     }
     assert set(MEANINGS) == known | {"task"}  # an option of the scenario, which is said at the top
 
