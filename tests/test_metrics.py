@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
+from sklearn.metrics import roc_auc_score
 
 from equipoise.metrics import (
     MEASURES,
@@ -459,3 +460,25 @@ def test_client_std_does_not_ask_for_a_group_without_clients():
 def test_best_round_is_over_the_rounds_that_are_known():
     assert performance.best_round([[0.5, 0.7], [0.9, math.nan], [0.4, 0.6]]).value == pytest.approx(0.6)
     assert not performance.best_round(np.empty((0, 2))).defined
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_areas_are_those_of_scikit_learn(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    C, n = int(random.integers(2, 6)), int(random.integers(4, 60))
+    p = random.integers(1, 4, (n, C)).astype(float)  # few values, so many are equal
+    p /= p.sum(1, keepdims=True)
+    y = random.integers(0, C, n)
+    if len(set(y)) < 2:
+        y[:2] = 0, 1
+    found = classification(p, y, ["auc", "auc_ovr"])
+    if C == 2:
+        assert found["auc"] == pytest.approx(roc_auc_score(y, p[:, 1]), abs=1e-14)
+        return
+    there = np.unique(y)
+    assert found["auc"] == pytest.approx(
+        roc_auc_score(y, p, multi_class="ovo", average="macro", labels=np.arange(C)), abs=1e-14
+    )
+    assert found["auc_ovr"] == pytest.approx(
+        roc_auc_score(y[:, None] == there, p[:, there], average="weighted"), abs=1e-14
+    )

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from equipoise.metrics.classification import KNOWN
+from equipoise.metrics.classification import KNOWN, area
 from equipoise.metrics.intervals import Interval, wilson
 from equipoise.metrics.performance import UNDEFINED, Value
 from equipoise.metrics.thresholds import checked, decided
@@ -112,9 +112,8 @@ def auc(scores: ArrayLike, positive: ArrayLike, people: tuple[int, int] | None =
         return UNDEFINED, Interval(math.nan, math.nan)
     m, n = people or (m, n)
     from scipy.optimize import brentq
-    from sklearn.metrics import roc_auc_score
 
-    A = float(roc_auc_score(y, p))
+    A = area(p, y)
 
     def beyond(t: float) -> float:
         spread = 1 + ((m + n) / 2 - 1) * ((1 - t) / (2 - t) + t / (1 + t))

@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -98,22 +99,35 @@ def balanced(right: NDArray[np.int64], true: NDArray[np.int64]) -> float:
     return float((right[true > 0] / true[true > 0]).mean())
 
 
+def pairs_in_order(scores: NDArray[Any], positive: NDArray[Any]) -> float:
+    """The Mann-Whitney statistic: pairs of a positive and another sample where the positive one has the larger score; half a pair where equal."""
+    others, own = np.sort(scores[~positive]), scores[positive]
+    return float(np.searchsorted(others, own, "left").sum() + np.searchsorted(others, own, "right").sum()) / 2
+
+
+def area(scores: NDArray[Any], positive: NDArray[Any]) -> float:
+    """The area under the ROC curve of the scores [n] of samples, some positive [n] and some not."""
+    m = int(positive.sum())
+    return pairs_in_order(scores, positive) / (m * (len(positive) - m))
+
+
 def _auc(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], present: NDArray[Any]) -> float:
+    """Of two classes, or the mean over pairs of classes that there are, each way (Hand and Till 2001)."""
     if len(present) < 2 or (predicted < 0).any():
         return math.nan
-    from sklearn.metrics import roc_auc_score
-
     if p.shape[1] == 2:
-        return float(roc_auc_score(y, p[:, 1]))
-    return float(roc_auc_score(y, p, multi_class="ovo", average="macro", labels=np.arange(p.shape[1])))
+        return area(p[:, 1], y == 1)
+    pairs = [(p[(y == a) | (y == b)], y[(y == a) | (y == b)], a, b) for a, b in combinations(present, 2)]
+    return float(
+        np.mean([(area(rows[:, a], true == a) + area(rows[:, b], true == b)) / 2 for rows, true, a, b in pairs])
+    )
 
 
 def _auc_ovr(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], present: NDArray[Any]) -> float:
+    """The mean over classes, each against the others, weighted by their samples."""
     if len(present) < 2 or p.shape[1] == 2 or (predicted < 0).any():
         return _auc(p, predicted, y, present)
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(y[:, None] == present, p[:, present], average="weighted"))
+    return float(np.average([area(p[:, c], y == c) for c in present], weights=[(y == c).sum() for c in present]))
 
 
 # other measures: well-known ones by name, and the user's own

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from equipoise.metrics.classification import pairs_in_order
 from equipoise.metrics.groups import Counts
 from equipoise.metrics.measures import REGRESSION
 
@@ -96,14 +97,12 @@ def ranks(p: ArrayLike, y: ArrayLike) -> list[list[float]]:
     ----------
     p, y : probabilities [n, C], and classes [n].
     """
-    from scipy.stats import rankdata
-
     scores, labels = np.asarray(p, dtype=np.float64), np.asarray(y)
     sums = []
     for c, column in enumerate(scores.T):
         m, n = int((labels == c).sum()), int((labels != c).sum())
-        above = rankdata(column)[labels == c].sum() - m * (m + 1) / 2  # m n A
-        sums.append([round(m * n / (m + n + 1), 6), round(float(above - m * n / 2) / (m + n + 1), 6)])
+        above = pairs_in_order(column, labels == c)  # m n A
+        sums.append([round(m * n / (m + n + 1), 6), round((above - m * n / 2) / (m + n + 1), 6)])
     return sums
 
 
