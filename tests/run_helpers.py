@@ -116,7 +116,7 @@ def without_figures(patch: pytest.MonkeyPatch) -> None:
         return {name: None for name, plot in drawings.PLOTS.items() if plot.has(compared)}
 
     patch.setattr(html, "drawings", SimpleNamespace(**vars(drawings) | {"draw_all": undrawn}))
-    patch.setattr(html, "svg", lambda name, figure: f'<svg aria-labelledby="caption-{name}"></svg>')
+    patch.setattr(html, "svg", lambda name, figure, methods=(): f'<svg aria-labelledby="caption-{name}"></svg>')
 
 
 # the command line

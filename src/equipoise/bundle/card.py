@@ -21,8 +21,8 @@ from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, Cell, Grid, Section, interval, number, without
 from equipoise.report.holdings import size, unsaid
-from equipoise.report.html import template
 from equipoise.report.notes import repeated
+from equipoise.report.page import template
 from equipoise.report.rendering import markdown_table
 from equipoise.report.statistics import Comparison
 from equipoise.system.seals import typed

@@ -24,8 +24,9 @@ from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
 from equipoise.records.treatment import gap_between
 from equipoise.report import document as content, layout, rates, sentences
+from equipoise.report.drawing import svg
 from equipoise.report.formatting import PERCENT, Cell, Grid, Section, interval, number, without
-from equipoise.report.html import svg, template
+from equipoise.report.page import template
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped

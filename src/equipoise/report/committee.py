@@ -22,9 +22,9 @@ from equipoise.report import document as content, rates, thresholds
 from equipoise.report.document import interval_of, rate_of, treated, without_bounds
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, Section, number
 from equipoise.report.holdings import size, unsaid
-from equipoise.report.html import template
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, tuning_notes
+from equipoise.report.page import template
 from equipoise.report.provenance import data_digest, quarantined, versions
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison

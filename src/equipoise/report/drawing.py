@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -78,7 +80,7 @@ def mark(label: str, i: int) -> Style:
 
 def band(axes: Axes, x: Any, low: Any, high: Any, i: int, alpha: float = 0.15) -> None:
     """From the lowest to the highest of what a curve in the colour of the i-th method is the mean of."""
-    axes.fill_between(x, low, high, color=color(i), alpha=alpha, linewidth=0)
+    axes.fill_between(x, low, high, color=color(i), alpha=alpha, linewidth=0).set_gid(f"m{i}")
 
 
 def line(axes: Axes, x: Any, y: Any, label: str, i: int, **how: Any) -> None:
@@ -243,3 +245,34 @@ def places(comparison: Comparison, labels: Iterable[str]) -> list[int]:
     """Which of all methods these are: colours, dashes and marks are the same in every figure, also in those that show only some."""
     every = list(comparison.runs)
     return [every.index(label.removesuffix(FAILED)) for label in labels]
+
+
+def svg(name: str, figure: Figure, methods: Sequence[str] = ()) -> str:
+    """A figure as an SVG element with the font and the ink of the page, and with unique ids; what shows a method has its number."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    file = io.StringIO()
+    for axes in figure.axes:
+        named: list[Any] = [*axes.lines, *axes.containers]
+        for artist in named:
+            if (label := str(artist.get_label()).removesuffix(FAILED)) in methods:
+                for part in artist.get_children() or [artist]:
+                    part.set_gid(f"m{methods.index(label)}")
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_visible(False)  # the page's own ground shows
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts draw the text
+        # savefig would draw twice
+        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})  # type: ignore[no-untyped-call]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", file.getvalue(), flags=re.DOTALL)
+    opening, drawn = re.search(r"<svg([^>]*)>(.*)", svg, flags=re.DOTALL).groups()  # type: ignore[union-attr]
+    box = re.search(r'viewBox="[^"]*"', opening).group()  # type: ignore[union-attr]
+    drawn = drawn.replace("xlink:href", "href")
+    drawn = re.sub(r'\bid="m(\d+)"', r'data-m="\1"', drawn)
+    drawn = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", drawn)
+    drawn = re.sub(r"font-family: [^;\"]*; ?", "", drawn)
+    drawn = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+|\s*\n", r"\1", path.group()), drawn)
+    drawn = drawn.replace(INK, "currentColor").replace(FAINT, "var(--rule)")
+    drawn = drawn.replace(PALETTE[0], "var(--blue)")
+    return f'<svg role="img" aria-labelledby="caption-{name}" {box}>{drawn}'

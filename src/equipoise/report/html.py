@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
-from equipoise.records.threshold import Chosen
-from equipoise.report import drawing, figures as drawings, layout, notes, provenance, thresholds
+from equipoise.report import answer, figures as drawings, layout, notes, page as pages, provenance, thresholds
 from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
+from equipoise.report.drawing import svg
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
+from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, texts
 from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison
@@ -33,13 +29,9 @@ from equipoise.system.text import plural, visible
 CHOICE: Final = "choosing/tuning.html"  # next to the report of a comparison whose settings were chosen
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from matplotlib.figure import Figure
 
     from equipoise.records.history import History
-
-ENDS = re.compile(r"(?<=[+,(=])")  # where a line of a name may end
-SECTIONS = re.compile(r'<section id="([^"]+)">\s*<h2>(.*?)</h2>')  # their ids and headings
 
 
 def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
@@ -66,73 +58,103 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     return write_atomically(path, page)
 
 
-@cache
-def template(name: str) -> Template:
-    """A page's template, compiled once: that takes longer than to fill it in."""
-    from jinja2 import Environment, StrictUndefined
-
-    source = resources.files("equipoise.report").joinpath(name).read_text(encoding="utf-8")
-    return Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    ).from_string(source, globals={"typeset": typeset, "contents": SECTIONS.findall, "pieces": ENDS.split})
-
-
-def shown(value: object) -> object:
-    """What a page shows of a value: text without signs that steer; markup and all else as it is."""
-    return visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-
 def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
     """The report as a string of HTML; ``choice`` is the page with all draws of a choice of settings, as a relative address."""
-    compared = Comparison.of(histories)
-    runs = {label: [run.history for run in seeds.values()] for label, seeds in compared.runs.items()}
-    common, differing = provenance.settings(runs)
-    document, of_groups, of_clients = compared.document, layout.over_groups(compared), layout.over_clients(compared)
-    measured, tests, parts = layout.sheets(document), layout.paired_tests(document), parts_of_captions(compared)
-    measure = compared.measure
-    terms = terms_of([measure, *measures_of(compared)[1:]])
+    return pages.html(page(Comparison.of(histories), choice))
+
+
+def page(compared: Comparison, choice: str = "") -> Page:
+    """The report of some runs: the answer, then the evidence in the order of questions."""
+    document = compared.document
+    measured, tests = layout.sheets(document), layout.paired_tests(document)
+    of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
+    terms = terms_of([compared.measure, *measures_of(compared)[1:]])
+    parts = parts_of_captions(compared)
     drawn = {
-        name: (name, drawings.PLOTS[name].heading.format(**parts), caption(name, parts), svg(name, figure))
+        name: Picture(
+            name,
+            drawings.PLOTS[name].heading.format(**parts),
+            svg(name, figure, [*compared.runs]),
+            caption(name, parts),
+        )
         for name, figure in drawings.draw_all(compared).items()
     }
-    return template("report.html.j2").render(
-        title=_title(compared),
-        facts=_facts(compared),
-        compared=compared,
-        verdict=verdict(document),
-        evidence=evidence(document),
-        origin=provenance,
-        leaks=(leaks := notes.leaks(compared.histories)),
-        choice=choice,
-        notes=[note for note in compared["notes"] if note not in leaks],
-        limits=limits(compared),
-        measured=[(_statistics_first(sheet), _below(sheet, measure)) for sheet in measured],
-        other=_statistics_first(other) if (other := layout.other_rounds(document)) else None,
-        tests=tests,
-        groups=of_groups,
-        clients=of_clients,
-        every=[sheet for sheet in (layout.every_client(compared), *layout.people_of_clients(compared)) if sheet],
-        trained=[drawn.pop("presence")] if "presence" in drawn else [],
-        data=[drawn.pop(name) for name in drawings.DATA if name in drawn],
-        figures=list(drawn.values()),
-        thresholds=_thresholds(compared),
-        of_threshold=thresholds,
-        terms=_terms(compared, [*measured, *of_groups, *of_clients], tests, terms),
-        notation=notation(
-            measure, "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(document)
-        ),
-        hint=partial(hint, terms=terms),
-        anchor=partial(anchor, terms=terms),
-        measure=measure,
-        layout=layout,
-        common=common,
-        differing=differing,
-        today=date.today().isoformat(),
+    shown = answer.panels(document)
+    served = [*_sheets(measured[1:], compared), *_every_client(compared), *_thresholds(compared)]
+    costs = [layout.communication(compared), layout.who_was_there(compared), layout.every_site(compared)]
+    numbers = [
+        Section("verdict", "What the numbers show", [Text(verdict(document)), Bullets(evidence(document))]),
+        Section("limits", "What this cannot show", [Bullets([*document["notes"], *limits(compared)])]),
+        *_sheets([*measured[:1], layout.other_rounds(document)], compared),
+        *_tests(compared, tests),
+        *_sheets([*of_groups, *of_clients]),
+        *_legend(compared, _terms(compared, [*measured, *of_groups, *of_clients], tests, terms)),
+    ]
+    sections = [
+        Section("who", _served(compared), _plates(drawn, WHO), served),
+        Section("costs", "What it costs: rounds, bytes and seconds", parts=_sheets(costs)),
+        Section("training", "How training went", _plates(drawn, TRAINING), [_left_out(compared)]),
+        Section("statistics", "Statistics: every number, test and limit", _plates(drawn, STATISTICS), numbers),
+        Section("data", "The data: who has what", _plates(drawn, drawings.DATA)),
+        Section("again", "How it was run, and how to run it again", parts=[*_origin(compared)]),
+    ]
+    return Page(
+        answer.title(compared),
+        "Equipoise report",
+        _facts(compared),
+        answer.headline(document),
+        answer.few(shown, pages.ROWS),
+        answer.table(answer.few(shown, pages.ROWS)) if shown else None,
+        answer.notices(compared),
+        [Link("How settings were chosen, with all draws", choice)] * bool(choice),
+        [section for section in sections if section.blocks or section.parts],
+        True,
+        [*compared.runs],
+        {title: (anchor(title, terms), hint(title, terms)) for title in terms},
+        _footer(compared),
     )
 
 
-def _thresholds(compared: Comparison) -> list[tuple[str, Chosen, str]]:
-    """Of every run with a threshold: its name if several have one, the threshold, and its figure."""
+WHO: Final = ("bars", "rates", "spread", "plane", "contributions", "presence")
+TRAINING: Final = ("convergence", "losses", "clients", "weights", "measured", "consistency", "neurons")
+STATISTICS: Final = ("tradeoff", "differences")
+
+
+def _plates(drawn: Mapping[str, Picture], names: Sequence[str]) -> list[Block]:
+    """Some figures side by side, if any of them was drawn."""
+    pictures = [drawn[name] for name in names if name in drawn]
+    return [Pictures(pictures)] if pictures else []
+
+
+def _sheets(sheets: Iterable[layout.Sheet | None], compared: Comparison | None = None) -> list[Section]:
+    """Tables with their text; of a ``compared`` measure with what sums up the groups before them."""
+    return [_sheet(sheet, compared) for sheet in sheets if sheet]
+
+
+def _sheet(sheet: layout.Sheet, compared: Comparison | None) -> Section:
+    text = _below(sheet, compared.measure) if compared else sheet.explanations[0]
+    grid = _statistics_first(sheet).grid if compared else sheet.grid
+    return Section(
+        sheet.name, sheet.heading, [Table(grid, "", sheet.head, "numbers", sheet.totals), Text(text, "caption")]
+    )
+
+
+def _every_client(compared: Comparison) -> list[Section]:
+    return _sheets([layout.every_client(compared), *layout.people_of_clients(compared)])
+
+
+def _served(compared: Comparison) -> str:
+    """Who is served worst, as a title."""
+    worst = worst_named(compared["methods"]) if len(compared["methods"][0]["groups"]) > 1 else []
+    return (
+        f"Who is served badly: {worst[0][len('The worst group is ') : -1]}"
+        if worst and len(worst[0]) < 90
+        else "Who is served badly"
+    )
+
+
+def _thresholds(compared: Comparison) -> list[Section]:
+    """The threshold of every run that has one: what it does, how probabilities are, and its figure."""
     runs = [
         (f"{label}, seed {s}", chosen)
         for label, by in compared.runs.items()
@@ -141,9 +163,127 @@ def _thresholds(compared: Comparison) -> list[tuple[str, Chosen, str]]:
     ]
     several = len(compared.histories) > 1
     return [
-        (name * several, chosen, svg(f"threshold-{k}", thresholds.figure(chosen)))
+        Section(
+            f"threshold-{k}",
+            "Threshold and calibration" + f" of {name}" * several,
+            [
+                *map(Text, thresholds.sentences(chosen)),
+                Table(thresholds.rates(chosen), "What the threshold does", "Test rows"),
+                Table(thresholds.probabilities(chosen), "Probabilities", "Test rows"),
+                Text(" ".join(thresholds.explained(chosen)), "caption"),
+                Pictures([Picture(f"threshold-{k}", "Reliability and ROC", svg(f"threshold-{k}", thresholds.figure(chosen)), thresholds.CAPTION)]),
+            ],
+        )
         for k, (name, chosen) in enumerate(runs)
-    ]
+    ]  # fmt: skip
+
+
+def _tests(compared: Comparison, tests: Sequence[layout.Sheet]) -> Iterator[Section]:
+    """The paired tests, a table per measure, or why there are none."""
+    if not (len([m for m in compared["methods"] if not m["bound"]]) > 1 or tests):
+        return
+    one, first = len(compared["seeds"]) == 1, compared["methods"][0]["method"]
+    made: list[Block] = [Table(sheet.grid, f"{sheet.heading}: difference to {first}", kind="lines") for sheet in tests]
+    none = "No test is possible: it takes two common seeds, and differences that vary between them."
+    points = compared.measure.points
+    the = f"In {points}: the" if points else "The"
+    said = [ONE_SEED.format(the=the)] if one else [PAIRED.format(the=the), *[HOLM] * any(s.corrected for s in tests)]
+    yield Section(
+        "tests",
+        "Statistical tests",
+        [*made, Text(" ".join(said), "caption")] if tests else [Text(NO_TEST if one else none)],
+    )
+
+
+NO_TEST: Final = "One seed per method: no test is possible."
+ONE_SEED: Final = (
+    "One seed: no test is possible. {the} difference, and its 95\u00a0% interval [low, high] over the test samples: what other samples of the "
+    "same kind might have shown of these same models. Another seed gives other models. The samples are drawn by the Bayesian bootstrap, the same "
+    "ones for all methods, in each group apart."
+)
+PAIRED: Final = (
+    "Paired t-test, two-sided, one pair per seed: both methods start from the same model and see the same data in the same order. {the} mean "
+    "difference, its 95\u00a0% confidence interval [low, high], and p, how likely a difference at least this large would be by the choice of "
+    "seeds alone, were the methods equal on average. It is not the probability that they are equal."
+)
+HOLM: Final = (
+    "Holm: p corrected for the number of differences that are shown of a column, of every method to the first and of the leading one to every "
+    "other; calling only those below .05 real is wrong about any of a column in at most 5\u00a0% of such studies. Columns and tables are not "
+    "corrected for, and neither is the interval: it can exclude zero at a corrected p above .05."
+)
+
+
+def _left_out(compared: Comparison) -> Section:
+    """The clients that did not count in some round."""
+    title, rows = "Clients that were left out", [*provenance.quarantined(compared.histories)]
+    if not rows:
+        return Section("left-out", title, [Text("None: every answer that came passed the check.")])
+    text = (
+        "These clients did not count in a round that they were to take part in: they were not connected, no answer came, or it did not pass the "
+        "check that every answer must pass before it is used. The round went on without them."
+    )
+    grid = texts(
+        [(client, [reason, method, str(seed), spans]) for method, seed, client, reason, spans in rows],
+        ("Reason", "Method", "Seed", "Rounds"),
+    )
+    return Section("left-out", title, [Text(text), Table(grid, "", "Client", "settings")])
+
+
+def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Term]]) -> Iterator[Section]:
+    """What the columns mean, with formulas."""
+    from markupsafe import Markup, escape
+
+    if not terms:
+        return
+    rounds = "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(compared.document)
+    rows = [
+        (title, [Markup('<span id="{}" class="formula">{}</span>').format(name, Markup(typeset(term.formula))), term.better or "–", escape(term.source)])
+        for name, title, term in terms
+    ]  # fmt: skip
+    note = Text(Markup(typeset(notation(compared.measure, rounds))), "caption")
+    yield Section(
+        "legend",
+        "What the numbers mean",
+        [note, Table(texts(rows, ("Formula", "Better", "Source")), "", "Measure", "settings")],
+    )
+
+
+def _origin(compared: Comparison) -> Iterator[Section]:
+    """How runs were made: what they printed, settings, machines, and the commands that make them again."""
+    histories = compared.histories
+    if commands := provenance.commands(histories):
+        yield Section("commands", "Run it again", [Code(commands), Text(provenance.conditions(histories), "caption")])
+    if headers := provenance.headers(histories):
+        lines: list[Block] = []
+        for who, said in headers:
+            lines += [*[Text(who)] * bool(who), Bullets(said)]
+        yield Section("how", "How it ran", lines)
+    common, differing = provenance.settings(
+        {label: [run.history for run in seeds.values()] for label, seeds in compared.runs.items()}
+    )
+    if common or differing:
+        tables = [Table(texts(differing, [*compared.runs]), "What differs", "Setting", "settings")] * bool(differing)
+        shared = Table(
+            texts([(name, [text]) for name, text in common], ("Value",)),
+            "What all runs share" if differing else "All settings",
+            "Setting",
+            "settings",
+        )
+        yield Section("configuration", "Configuration", [*tables, *[shared] * bool(common)])
+    if environment := provenance.environment(histories):
+        yield Section(
+            "environment",
+            "Environment",
+            [Table(texts([(name, [text]) for name, text in environment], ("Value",)), "", "Name", "settings")],
+        )
+
+
+def _footer(compared: Comparison) -> str:
+    versions = "".join(f" · {package} {version}" for package, version in provenance.versions(compared.histories))
+    what = "Accuracies are" if compared.measure.unit == "%" else f"{compared.measure.title} is"
+    return (
+        f"Written {date.today().isoformat()}{versions}. {what} of the global model unless stated; rounds count from 0."
+    )
 
 
 def _terms(
@@ -179,14 +319,9 @@ def _below(sheet: layout.Sheet, measure: Measure) -> str:
     return " ".join([sheet.caption, *explained, *best, *deviation, *remarks])
 
 
-def _title(compared: Comparison) -> str:
-    methods = list(compared.runs)
-    what = notes.listed(methods) if len(methods) < 4 else f"{len(methods)} methods"
-    return f"{what} on {compared['scenario']}" if compared["scenario"] else what
-
-
 def _facts(compared: Comparison) -> list[str]:
     counts = {
+        "method": len(compared["methods"]),
         "seed": len(compared["seeds"]),
         "round": compared["rounds"],
         "group": len(compared["methods"][0]["groups"]),
@@ -274,30 +409,6 @@ def _beyond(compared: Comparison) -> str:
     end = loss_limit([curve for seeds in curves.values() for curve in seeds])
     over = [label for label, seeds in curves.items() if any(max(curve.values(), default=0) > end for curve in seeds)]
     return f" Triangles: beyond the axis, or not finite ({notes.listed(over)})." if over else ""
-
-
-def svg(name: str, figure: Figure) -> str:
-    """A figure as an SVG element with the font and the ink of the page, and with unique ids."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    file = io.StringIO()
-    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
-        patch.set_visible(False)  # the page's own ground shows
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts draw the text
-        # savefig would draw twice
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})  # type: ignore[no-untyped-call]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", file.getvalue(), flags=re.DOTALL)
-    opening, drawn = re.search(r"<svg([^>]*)>(.*)", svg, flags=re.DOTALL).groups()  # type: ignore[union-attr]
-    box = re.search(r'viewBox="[^"]*"', opening).group()  # type: ignore[union-attr]
-    drawn = drawn.replace("xlink:href", "href")
-    drawn = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", drawn)
-    drawn = re.sub(r"font-family: [^;\"]*; ?", "", drawn)
-    drawn = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+|\s*\n", r"\1", path.group()), drawn)
-    drawn = drawn.replace(drawing.INK, "currentColor").replace(drawing.FAINT, "var(--rule)")
-    drawn = drawn.replace(drawing.PALETTE[0], "var(--blue)")
-    return f'<svg role="img" aria-labelledby="caption-{name}" {box}>{drawn}'
 
 
 # in a notebook, in light and dark

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, brief, number, p_value, same_in_every_seed
-from equipoise.report.html import template
 from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
+from equipoise.report.page import template
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped

@@ -33,6 +33,7 @@ _CONTRIBUTIONS: Final = {  # the contributions that a method used
 FOLLOWS: Final = "–: this number, taken from all, would tell of fewer than {}."
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
+UNTUNED: Final = "untuned"  # the key of that sentence
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
 AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
 FEW_CLIENTS: Final = 5  # clients: a correlation of fewer is unreliable
@@ -462,7 +463,7 @@ def _without_tuning(histories: Sequence[History]) -> list[str]:
         return []
     rates = {str((run.meta.get("config") or {}).get("lr")) for run in federated}
     alike = len(rates) == 1 and "None" not in rates  # runs from Python do not record it
-    return [NOTHING.format(ALIKE if alike else AS_GIVEN)]
+    return [Said(NOTHING.format(ALIKE if alike else AS_GIVEN), UNTUNED)]
 
 
 def tuning_notes(histories: Sequence[History]) -> list[str]:

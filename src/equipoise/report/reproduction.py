@@ -532,7 +532,8 @@ def html(
     reports : by part, the address of the full report of its runs, relative to the page.
     versions : packages and their versions, for the last line.
     """
-    from equipoise.report.html import svg, template
+    from equipoise.report.drawing import svg
+    from equipoise.report.page import template
 
     parts = [(sheet(result, part), (reports or {}).get(part.name, "")) for part in result.parts]
     drawn = [(name, figure.get_label(), svg(name, figure)) for name, figure in (figures or {}).items()]

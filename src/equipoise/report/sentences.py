@@ -359,7 +359,7 @@ def verdict(comparison: content.Document) -> str:
 
 def evidence(comparison: content.Document) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
-    learned = _learned(comparison)
+    learned = who_learned(comparison)
     lines = [
         *_shown_and_left(comparison)[1],
         *(" ".join(gaps) for gaps in _people(comparison)[1:]),
@@ -377,7 +377,7 @@ def _people(comparison: content.Document) -> list[list[str]]:
     return [gaps for gaps in every if gaps]
 
 
-def _learned(comparison: content.OfMeasure) -> list[content.Measured]:
+def who_learned(comparison: content.OfMeasure) -> list[content.Measured]:
     """The methods that did not fail, without bounds where there are others."""
     return [method for method in without_bounds(comparison["methods"]) if not method["failed"]]
 
@@ -392,16 +392,16 @@ def _shown_and_left(comparison: content.Document) -> tuple[list[str], list[str]]
 
 def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
     """Every sentence about a comparison in the order of reading, with its rank: the lowest are kept where there are too many."""
-    if nothing := _nothing(comparison):
+    if nothing := nothing_shown(comparison):
         yield 0, nothing
         return
     methods, seeds, measure = comparison["methods"], len(comparison["seeds"]), measure_of(comparison)
     if comparison["group_fairness"] and (text := missed(comparison["group_fairness"])):
         yield 0, text
-    learned = _learned(comparison)
+    learned = who_learned(comparison)
     if failed := [method for method in methods if method["failed"]]:
-        yield 1, _failed(failed)
-    if missing := _missing(methods):
+        yield 1, failed_methods(failed)
+    if missing := untested_groups(methods):
         yield 2, missing
     if len(learned) == 1:
         only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
@@ -424,7 +424,7 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
 
 
-def _nothing(comparison: content.Document) -> str:
+def nothing_shown(comparison: content.Document) -> str:
     """Why there is nothing to say; empty where there is something."""
     methods = comparison["methods"]
     if comparison["small"] and not any(method["groups"] for method in methods):
@@ -449,7 +449,7 @@ def _over_clients(spread: content.Spread, measure: Measure) -> str:
     return f"Over {number_of_clients(spread['ranges'], worst)}, the mean {measure.noun} is {values}."
 
 
-def _failed(failed: Sequence[content.Measured]) -> str:
+def failed_methods(failed: Sequence[content.Measured]) -> str:
     """Which methods failed: their numbers are neither fair nor unfair."""
     runs = sum(len(method["failed"]) for method in failed)
     every = sum(len(method["seeds"]) for method in failed)
@@ -467,7 +467,7 @@ def _few(names: Sequence[str], noun: str) -> str:
     return notes.listed(names) if len(names) <= 3 else plural(len(names), noun)
 
 
-def _missing(methods: Sequence[content.Measured]) -> str:
+def untested_groups(methods: Sequence[content.Measured]) -> str:
     """Which groups were not tested at the end."""
     groups = list(dict.fromkeys(test["group"] for method in methods for test in method["untested"]))
     if not groups:
@@ -636,7 +636,7 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
     leaders += [leader for _, leader, _ in _leaders_by_other_measures(comparison)]
     leaders += filter(None, [_fairness(comparison)])
     tests = [test for leader in leaders for test in leader["versus"].values() if test["low"] is not None]
-    if not (tests if several else any(map(_intervals_of_one, _learned(comparison)))):
+    if not (tests if several else any(map(_intervals_of_one, who_learned(comparison)))):
         return
     family = max((test["family"] for test in tests), default=1)
     which = "the difference and its" if several else "the"

@@ -13,9 +13,10 @@ from equipoise.metrics.failure import HUGE
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, ORACLE
 from equipoise.records.meta import Content
 from equipoise.report import drawing
+from equipoise.report.drawing import svg
 from equipoise.report.formatting import Cell, Grid, Section, brief, number
-from equipoise.report.html import svg, template
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, none_of_use, settings_of
+from equipoise.report.page import template
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 

@@ -1,0 +1,369 @@
+"""The answer of a comparison, before the evidence: its title, a headline, what each method reaches and changes, and what to be careful with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Final, NamedTuple, cast
+
+from equipoise.metrics import definitions
+from equipoise.report import document as content, notes, sentences
+from equipoise.report.document import measure_of
+from equipoise.report.formatting import FAILED, Cell, Grid, interval, number, p_value, with_unit
+from equipoise.report.rates import two_gaps
+from equipoise.report.statistics import Comparison
+from equipoise.system.text import key_of, plural
+
+STATISTICS: Final = {
+    statistic.key: statistic
+    for statistics in (
+        definitions.INDICES,
+        definitions.GROUPS,
+        definitions.PARITY,
+        definitions.ERRORS,
+        definitions.COLLABORATION,
+    )
+    for statistic in statistics
+}
+WORDS: Final = 25  # of the headline, at most
+NOTICES: Final = 3
+NAMED: Final = 4  # groups that the title names
+
+
+class Effect(NamedTuple):
+    """What a method reaches in a panel: its mean, 95 % interval, and difference to the first method.
+
+    `better` is whether the difference, by the test corrected for all of its column, is to the better or to the worse; None where neither is
+    shown. `place` is that of the method among all.
+    """
+
+    method: str
+    place: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    test: content.Difference | None
+    better: bool | None
+
+
+class Panel(NamedTuple):
+    """One statistic of the methods; `about` is what it says of fairness: mean, worst, spread, gap or reward."""
+
+    about: str
+    title: str
+    noun: str
+    better: str
+    digits: int
+    unit: str
+    effects: Sequence[Effect]
+
+    @property
+    def scale(self) -> str:
+        """The unit of the numbers."""
+        return "%" if self.unit == "points" and self.about in ("mean", "worst") else self.unit
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The lowest and the highest number and end of an interval, of different ones."""
+        numbers = [x for e in self.effects for x in (e.mean, e.low, e.high) if x is not None]
+        low, high = min(numbers), max(numbers)
+        return (low, high) if low < high else (low - 1, high + 1)
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The ends of the axis."""
+        low, high = self.span
+        return number(low, self.digits), number(high, self.digits)
+
+    def x(self, value: float) -> str:
+        """Where a number is on an axis of 240 points, with room for the marks."""
+        low, high = self.span
+        return f"{5 + 230 * (value - low) / (high - low):.1f}"
+
+    def number(self, effect: Effect) -> str:
+        """What a method reaches."""
+        return number(effect.mean, self.digits)
+
+    def change(self, effect: Effect) -> str:
+        """The difference to the first method, in brackets."""
+        difference = effect.test and effect.test["difference"]
+        return "" if difference is None else f"({number(difference, self.digits, sign=True)})"
+
+    def text(self, effect: Effect) -> str:
+        """A number with its interval and the difference to the first method, in words."""
+        ends = interval((effect.low, effect.high), self.digits)
+        text = f"{effect.method}: {number(effect.mean, self.digits)} {ends}".rstrip()
+        if not effect.test or effect.test["difference"] is None:
+            return text
+        change = f"{number(effect.test['difference'], self.digits, sign=True)} {interval((effect.test['low'], effect.test['high']), self.digits, sign=True)}"
+        p = effect.test["holm"] if effect.test["family"] > 1 else effect.test["p"]
+        return f"{text}; difference {change.strip()}" + (f", p {p_value(p)}" if p is not None else "")
+
+
+def panels(comparison: content.Document) -> list[Panel]:
+    """What the first figure shows: mean, worst group and spread of the main measure, the gap between people, the reward of contributions."""
+    measure, rows, over = measure_of(comparison), comparison["methods"], comparison["spread"]
+    places = {row["method"]: place for place, row in enumerate(rows)}
+
+    def panel(
+        rows: Sequence[content.Row], key: str, about: str, title: str, noun: str, unit: str, digits: int
+    ) -> Panel:
+        better = STATISTICS[key].of(measure).better
+        ends = (
+            measure.ends
+            if about in ("mean", "worst")
+            else (-100.0 if about == "reward" else 0.0, 100.0 if unit == "points" else math.inf)
+        )
+        return Panel(
+            about, title, noun, better, digits, unit, [_effect(row, key, better, ends, places) for row in rows]
+        )
+
+    unit, digits = measure.points, measure.digits
+    made = [panel(rows, "avg", "mean", f"Mean {measure.noun}", f"mean {measure.noun}", unit, digits)]
+    if len(rows[0]["groups"]) > 1:
+        made.append(panel(rows, "worst", "worst", "Worst group", "the worst group", unit, digits))
+        made.append(panel(rows, "std", "spread", "Spread over groups (STD)", "the spread over groups", unit, digits))
+    elif over:
+        worst = "the worst client" if over["tenth"] == 1 else f"the worst {over['tenth']} clients"
+        of_clients = cast(Sequence[content.Row], over["methods"])
+        made.append(panel(of_clients, "worst10", "worst", f"{worst[4].upper()}{worst[5:]}", worst, unit, digits))
+        made.append(
+            panel(of_clients, "std", "spread", "Spread over clients (STD)", "the spread over clients", unit, digits)
+        )
+    for treated in sorted(content.treated(comparison), key=lambda treated: not treated.attribute)[:1]:
+        key, title = next(iter(two_gaps(treated, measure).items()))
+        people = cast(Sequence[content.Row], treated.parity["methods"])
+        of = f"the {treated.noun} gap in {title}"
+        made.append(panel(people, key, "gap", f"Gap by {treated.noun}: {title}", of, unit, digits))
+    if rewards := comparison["collaboration"]:
+        of_rewards = cast(Sequence[content.Row], rewards["methods"])
+        made.append(
+            panel(of_rewards, "fairness", "reward", "Collaborative fairness", "collaborative fairness", "points", 2)
+        )
+    return [panel for panel in made if any(effect.mean is not None for effect in panel.effects)]
+
+
+def few(shown: Sequence[Panel], n: int) -> list[Panel]:
+    """The same of at most ``n`` methods: the first one, and those that serve best those who are served worst."""
+    if not shown or len(shown[0].effects) <= n:
+        return [*shown]
+    panel = next((panel for panel in shown if panel.about == "worst"), shown[0])
+    first, *others = panel.effects
+    ranked = sorted(
+        (e for e in others if e.mean is not None), key=lambda e: e.mean or 0.0, reverse=panel.better == "higher"
+    )
+    kept = {first.method, *(effect.method for effect in ranked[: n - 1])}
+    return [panel._replace(effects=[e for e in panel.effects if e.method in kept]) for panel in shown]
+
+
+def _effect(row: content.Row, key: str, better: str, ends: tuple[float, float], places: Mapping[str, int]) -> Effect:
+    """A row of a table in one column, whose numbers are between ``ends``."""
+    method, values, test = str(row["method"]), content.number_of(row, key), content.test_of(row, key)
+    mean, half = values["mean"], values["ci95"]
+    low, high = content.ends_of(row, key) or (None, None)
+    if mean is not None and half is not None:
+        low, high = max(mean - half, ends[0]), min(mean + half, ends[1])
+    shown = None
+    if test and test["apart"] and test["difference"] and not row.get("failed"):
+        shown = (test["difference"] > 0) == (better == "higher")
+    name = f"{method}{FAILED * bool(row.get('failed'))}"
+    return Effect(name, places[method], mean, low, high, test, shown)
+
+
+def headline(comparison: content.Document) -> str:
+    """What the corrected tests show, in a sentence of at most 25 words: who changes what for whom, and at which cost."""
+    if nothing := sentences.nothing_shown(comparison):
+        return nothing
+    rows, shown = comparison["methods"], panels(comparison)
+    learned = [row["method"] for row in sentences.who_learned(comparison)]
+    first = rows[0]["method"]
+    racing = [row["method"] for row in content.without_bounds(rows)]
+    if not learned:
+        return "No method learned enough to be compared: each diverged, or is no better than guessing."
+    if len(racing) == 1 or not shown:
+        return _one(comparison, learned[0])
+    seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
+    if first not in learned:
+        leader = comparison["leaders"].get("worst") or comparison["leaders"].get("avg")
+        best = leader["best"] if leader else None
+        text = f"{best} is the best for the worst group" if best else "no other method is shown to be the best"
+        return _capital(f"{seed}{first} failed, and {text}.")
+    every = [(panel, effect) for panel in shown for effect in panel.effects if effect.better is not None]
+    changes = {
+        method: [change for change in every if change[1].method == method] for method in learned if method != first
+    }
+    return _capital(seed + _compared(first, changes, len(comparison["seeds"])))
+
+
+Changes = Sequence[tuple[Panel, Effect]]
+
+
+def _compared(first: str, changes: Mapping[str, Changes], seeds: int) -> str:
+    """The headline of several methods, of what each is shown to change against the first."""
+    if not changes:
+        return f"{first} alone learned enough to be judged; no other method did."
+
+    def merit(method: str) -> tuple[int, int]:
+        fair = [bool(effect.better) for panel, effect in changes[method] if panel.about != "mean"]
+        every = [bool(effect.better) for _, effect in changes[method]]
+        return sum(fair) - fair.count(False), sum(every)
+
+    leading = max(changes, key=merit)
+    better = [_change(panel, effect) for panel, effect in sorted(changes[leading], key=_order) if effect.better]
+    worse = [_change(panel, effect) for panel, effect in sorted(changes[leading], key=_cost) if not effect.better]
+    if not better:
+        worst = [method for method in changes if changes[method]]
+        if not worst:
+            what = "test samples" if seeds == 1 else "seeds"
+            return f"no method is shown to differ from {first}: the {what} do not tell them apart."
+        names = notes.listed(worst) if len(worst) < 3 else plural(len(worst), "method")
+        return f"no method is shown to be better than {first}, and {names} {'is' if len(worst) == 1 else 'are'} worse."
+    rest = [method for method in changes if method != leading]
+    differing = [method for method in rest if changes[method]]
+    end = ""
+    if rest and not differing:
+        end = f"; no other method is shown to differ from {first}"
+    elif differing:
+        names = notes.listed(differing) if len(differing) < 3 else plural(len(differing), "other method")
+        end = f"; {names} {'differs' if len(differing) == 1 else 'differ'} from {first}, too"
+    short = (
+        f"; {plural(len(differing), 'other')} {'differs' if len(differing) == 1 else 'differ'}, too"
+        if differing
+        else ""
+    )
+    costs = [f" but {worse[0]}"] if worse else [""]
+    for gains in (better[:2], better[:1]):
+        for cost in costs:
+            for close in (end, short):
+                text = f"{leading} {' and '.join(gains)}{cost}{close}."
+                if len(text.split()) <= WORDS:
+                    return text
+    return f"{leading} {better[0]}{costs[0]}."
+
+
+def _order(change: tuple[Panel, Effect]) -> int:
+    return ("gap", "worst", "reward", "spread", "mean").index(change[0].about)
+
+
+def _cost(change: tuple[Panel, Effect]) -> int:
+    return ("mean", "worst", "gap", "spread", "reward").index(change[0].about)
+
+
+def _change(panel: Panel, effect: Effect) -> str:
+    """What a method does to a statistic, with a verb."""
+    amount = abs(cast(float, cast(content.Difference, effect.test)["difference"]))
+    digits = 1 if panel.unit == "points" and amount >= 0.05 else panel.digits
+    by = f"{number(amount, digits)} {panel.unit}".rstrip()
+    if panel.about == "mean" and panel.better == "higher":
+        return f"raises {panel.noun} by {by}" if effect.better else f"costs {by} of {panel.noun}"
+    if panel.about in ("gap", "spread"):
+        return f"{'narrows' if effect.better else 'widens'} {panel.noun} by {by}"
+    up = bool(effect.better) == (panel.better == "higher")
+    whose = f"{panel.noun}'s error" if panel.about == "worst" and panel.better == "lower" else panel.noun
+    return f"{'raises' if up else 'lowers'} {whose} by {by}"
+
+
+def _one(comparison: content.Document, label: str) -> str:
+    """What the one method reaches."""
+    row = next(row for row in comparison["methods"] if row["method"] == label)
+    measure = measure_of(comparison)
+    average, worst = content.mean_of(row, "avg"), content.mean_of(row, "worst")
+    if average is None:
+        return f"{label} was not tested on every group in each of the last rounds."
+    text = f"{label} reaches {sentences.reaching(average, measure)}"
+    if len(row["groups"]) == 1 or worst is None:
+        over = comparison["spread"]
+        at = content.mean_of(cast(content.Row, over["methods"][0]), "worst10") if over else None
+        return f"{text} on average" + (
+            f", and {with_unit(at, measure)} with its worst clients." if at is not None else "."
+        )
+    return (
+        f"{text} on average over {plural(len(row['groups']), 'group')}, and {with_unit(worst, measure)} on the worst."
+    )
+
+
+def _capital(text: str) -> str:
+    """A sentence that begins with a capital, unless it begins with the name of a method."""
+    return text[0].upper() + text[1:] if text.startswith(("no ", "with ")) else text
+
+
+def title(compared: Comparison) -> str:
+    """The data, what is predicted, and whom the groups divide, in the user's words."""
+    run = compared.histories[0]
+    config = run.meta.get("config") or {}
+    options, own = config.get("scenario_options") or {}, compared["scenario"] == "own"
+    data = PurePath(str(config.get("data") or "")).stem if own else ""
+    predicted = str(options.get("label") or options.get("target") or "")
+    if not predicted and run.classes:
+        positive = run.positive.name if run.positive is not None and len(run.classes) == 2 else ""
+        predicted = positive or plural(len(run.classes), "class").replace("classs", "classes")
+    by = [treated.attribute for treated in content.by_attribute(compared.document) if not treated.joined]
+    groups = list(compared["methods"][0]["groups"])
+    divided = by or (groups if 1 < len(groups) <= NAMED else [plural(len(groups), "group")] * (len(groups) > 1))
+    text = data or compared["scenario"] or "A federation"
+    text += f": {predicted or compared.measure.noun}"
+    return text + (f", {'by' if by else 'in'} {notes.listed(divided)}" if divided else "")
+
+
+def notices(compared: Comparison) -> list[str]:
+    """What to be careful with, at most three sentences; all stand below."""
+    every = [*_careful(compared)]
+    if len(every) <= NOTICES:
+        return every
+    return [*every[: NOTICES - 1], f"{len(every) - NOTICES + 1} more warnings stand below, under Statistics."]
+
+
+def _careful(compared: Comparison) -> Iterator[str]:
+    """Every warning, the most important first."""
+    document = compared.document
+    yield from notes.leaks(compared.histories)
+    if failed := [row for row in document["methods"] if row["failed"]]:
+        yield sentences.failed_methods(failed)
+    if missing := sentences.untested_groups(document["methods"]):
+        yield missing
+    yield from _seeds(document)
+    if any(key_of(note) == notes.UNTUNED for note in document["notes"]):
+        yield "Nothing was tuned, which may favour one of the methods: --tune 16 chooses settings on held-out training samples."
+
+
+def _seeds(comparison: content.Document) -> Iterator[str]:
+    """That there are too few seeds, and how many would do."""
+    n = len(comparison["seeds"])
+    several = len(comparison["methods"]) > 1
+    if n == 1:
+        yield f"One seed proves nothing: another can {'reverse the order' if several else 'give other numbers'}. Run at least three."
+        return
+    for key, what in (("worst", "for the worst group"), ("avg", "on average")):
+        leader = comparison["leaders"].get(key)
+        versus = leader["versus"] if leader else {}
+        needed = {
+            label: seeds for label, test in versus.items() if not test["apart"] and (seeds := test.get("seeds_needed"))
+        }
+        if leader and needed:
+            label = min(needed, key=needed.__getitem__)
+            yield f"{n} seeds do not tell {leader['leading']} from {label} {what}; about {needed[label]} would."
+            return
+    if n == 2:
+        yield "Two seeds say little about chance: run at least three before you rely on a difference."
+
+
+def table(shown: Sequence[Panel]) -> Grid:
+    """The numbers of the figure, a row per method."""
+    methods = list(dict.fromkeys(effect.method for panel in shown for effect in panel.effects))
+    by_panel = [{effect.method: effect for effect in panel.effects} for panel in shown]
+
+    def cell(panel: Panel, effect: Effect | None) -> Cell:
+        if effect is None or effect.mean is None:
+            return Cell(number(None))
+        half = "" if effect.low is None or effect.high is None else number((effect.high - effect.low) / 2, panel.digits)
+        return Cell(number(effect.mean, panel.digits), half, best=bool(effect.better))
+
+    rows = tuple(
+        (
+            method,
+            tuple(cell(panel, by.get(method)) for panel, by in zip(shown, by_panel, strict=True)),
+        )
+        for method in methods
+    )
+    return Grid(tuple(panel.title for panel in shown), rows)
