@@ -157,8 +157,8 @@ def test_a_report_begins_with_columns_that_give_the_label_away(
     assert note in found.notes
     document, page = comparison(runs), render(runs)
     assert document["notes"][0] == note
-    assert page.count(f'<p class="note">{note.replace("&", "&amp;")}</p>') == 1
-    assert page.index('class="verdict"') < page.index(note) < page.index("One seed")
+    assert page.count(f"<li>{note.replace('&', '&amp;')}</li>") == 1
+    assert page.index('class="headline"') < page.index(note) < page.index("One seed") < page.index('class="part"')
     Terminal(width=200).print(rich_table(document, 200, details=False))
     assert " ".join(note.split()) in " ".join(capsys.readouterr().out.split())
 

@@ -389,9 +389,7 @@ def test_every_client_is_divided_too() -> None:
     inside = [{name: of["main"] for name, of in client.items()} for client in people["clients"] if client]
     assert inside == [{"f": 100.0, "m": 0.0}, {"f": 0.0, "m": 100.0}]
     page = html.render([run])
-    table = re.sub(
-        r"(\s*<[^>]*>\s*)+", " ", page[page.index("Every client by sex</summary>") :].partition("</table>")[0]
-    )
+    table = re.sub(r"(\s*<[^>]*>\s*)+", " ", page[page.index("Every client by sex</h3>") :].partition("</table>")[0])
     assert re.findall(r"(?:north|south)(?: [0-9.]+)*", table) == [
         "north 10 10 100.00 0.00 100.00",
         "south 10 10 0.00 100.00 100.00",

@@ -8,9 +8,10 @@ from pathlib import PurePath
 from typing import Final, NamedTuple, cast
 
 from equipoise.metrics import definitions
+from equipoise.metrics.measures import ACCURACY
 from equipoise.report import document as content, notes, sentences
 from equipoise.report.document import measure_of
-from equipoise.report.formatting import FAILED, Cell, Grid, interval, number, p_value, with_unit
+from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, interval, number, p_value, with_unit
 from equipoise.report.rates import two_gaps
 from equipoise.report.statistics import Comparison
 from equipoise.system.text import key_of, plural
@@ -193,21 +194,21 @@ def headline(comparison: content.Document) -> str:
     changes = {
         method: [change for change in every if change[1].method == method] for method in learned if method != first
     }
-    return _capital(seed + _compared(first, changes, len(comparison["seeds"])))
+    return _capital(seed + _compared(first, changes, len(comparison["seeds"]), WORDS - len(seed.split())))
 
 
 Changes = Sequence[tuple[Panel, Effect]]
 
 
-def _compared(first: str, changes: Mapping[str, Changes], seeds: int) -> str:
-    """The headline of several methods, of what each is shown to change against the first."""
+def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int) -> str:
+    """The headline of several methods, of what each is shown to change against the first, of at most so many ``words``."""
     if not changes:
         return f"{first} alone learned enough to be judged; no other method did."
 
-    def merit(method: str) -> tuple[int, int]:
+    def merit(method: str) -> tuple[bool, int, int]:
         fair = [bool(effect.better) for panel, effect in changes[method] if panel.about != "mean"]
-        every = [bool(effect.better) for _, effect in changes[method]]
-        return sum(fair) - fair.count(False), sum(every)
+        better = sum(bool(effect.better) for _, effect in changes[method])
+        return better > 0, sum(fair) - fair.count(False), better
 
     leading = max(changes, key=merit)
     better = [_change(panel, effect) for panel, effect in sorted(changes[leading], key=_order) if effect.better]
@@ -227,19 +228,13 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int) -> str:
     elif differing:
         names = notes.listed(differing) if len(differing) < 3 else plural(len(differing), "other method")
         end = f"; {names} {'differs' if len(differing) == 1 else 'differ'} from {first}, too"
-    short = (
-        f"; {plural(len(differing), 'other')} {'differs' if len(differing) == 1 else 'differ'}, too"
-        if differing
-        else ""
-    )
-    costs = [f" but {worse[0]}"] if worse else [""]
-    for gains in (better[:2], better[:1]):
-        for cost in costs:
-            for close in (end, short):
-                text = f"{leading} {' and '.join(gains)}{cost}{close}."
-                if len(text.split()) <= WORDS:
-                    return text
-    return f"{leading} {better[0]}{costs[0]}."
+    several = "others differ" if len(differing) > 1 else "other differs"
+    cost = f" but {worse[0]}" if worse else ""
+    for close in (end, f"; {len(differing)} {several}, too" if differing else end):
+        for gains in (better[:2], better[:1]):
+            if len((text := f"{leading} {' and '.join(gains)}{cost}{close}.").split()) <= words:
+                return text
+    return f"{leading} {better[0]}{cost}."
 
 
 def _order(change: tuple[Panel, Effect]) -> int:
@@ -272,6 +267,8 @@ def _one(comparison: content.Document, label: str) -> str:
     if average is None:
         return f"{label} was not tested on every group in each of the last rounds."
     text = f"{label} reaches {sentences.reaching(average, measure)}"
+    if (missed := _missed(comparison, label)) and len(f"{text} on average; {missed}".split()) <= WORDS:
+        return f"{text} on average; {missed}"
     if len(row["groups"]) == 1 or worst is None:
         over = comparison["spread"]
         at = content.mean_of(cast(content.Row, over["methods"][0]), "worst10") if over else None
@@ -281,6 +278,22 @@ def _one(comparison: content.Document, label: str) -> str:
     return (
         f"{text} on average over {plural(len(row['groups']), 'group')}, and {with_unit(worst, measure)} on the worst."
     )
+
+
+def _missed(comparison: content.Document, label: str) -> str:
+    """In which groups of people a method misses the most and the fewest of the positive class; empty where that is not known."""
+    for treated in sorted(content.treated(comparison), key=lambda treated: not treated.attribute)[:1]:
+        parity = treated.parity
+        row = next((row for row in parity["methods"] if row["method"] == label), None)
+        if row is None or parity["positive"] is None or measure_of(comparison) != ACCURACY:
+            return ""
+        rates = {group: content.rate_of(rates, "tpr")["mean"] for group, rates in row["groups"].items()}
+        missed = {group: 100 - rate for group, rate in rates.items() if rate is not None}
+        if len(missed) > 1:
+            most, fewest = max(missed, key=missed.__getitem__), min(missed, key=missed.__getitem__)
+            least = f"{missed[fewest]:.0f}{PERCENT} in {fewest}"
+            return f"of class {parity['positive']} it misses {missed[most]:.0f}{PERCENT} in {most}, {least}."
+    return ""
 
 
 def _capital(text: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
-from equipoise.report import answer, figures as drawings, layout, notes, page as pages, provenance, thresholds
+from equipoise.report import answer, figures as drawings, findings, layout, notes, page as pages, provenance, thresholds
 from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
@@ -69,29 +69,33 @@ def page(compared: Comparison, choice: str = "") -> Page:
     measured, tests = layout.sheets(document), layout.paired_tests(document)
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
-    parts = parts_of_captions(compared)
+    parts, leaks = parts_of_captions(compared), notes.leaks(compared.histories)
     drawn = {
-        name: Picture(
-            name,
-            drawings.PLOTS[name].heading.format(**parts),
-            svg(name, figure, [*compared.runs]),
-            caption(name, parts),
-        )
+        name: Picture(name, _heading(name, compared, parts), svg(name, figure, [*compared.runs]), caption(name, parts))
         for name, figure in drawings.draw_all(compared).items()
     }
     shown = answer.panels(document)
     served = [*_sheets(measured[1:], compared), *_every_client(compared), *_thresholds(compared)]
-    costs = [layout.communication(compared), layout.who_was_there(compared), layout.every_site(compared)]
+    costs = [
+        layout.communication(compared),
+        layout.time(compared),
+        layout.who_was_there(compared),
+        layout.every_site(compared),
+    ]
     numbers = [
         Section("verdict", "What the numbers show", [Text(verdict(document)), Bullets(evidence(document))]),
-        Section("limits", "What this cannot show", [Bullets([*document["notes"], *limits(compared)])]),
+        Section(
+            "limits",
+            "What this cannot show",
+            [Bullets([*(note for note in document["notes"] if note not in leaks), *limits(compared)])],
+        ),
         *_sheets([*measured[:1], layout.other_rounds(document)], compared),
         *_tests(compared, tests),
         *_sheets([*of_groups, *of_clients]),
         *_legend(compared, _terms(compared, [*measured, *of_groups, *of_clients], tests, terms)),
     ]
     sections = [
-        Section("who", _served(compared), _plates(drawn, WHO), served),
+        Section("who", _titled("Who is served badly", findings.worst_group(compared)), _plates(drawn, WHO), served),
         Section("costs", "What it costs: rounds, bytes and seconds", parts=_sheets(costs)),
         Section("training", "How training went", _plates(drawn, TRAINING), [_left_out(compared)]),
         Section("statistics", "Statistics: every number, test and limit", _plates(drawn, STATISTICS), numbers),
@@ -120,6 +124,11 @@ TRAINING: Final = ("convergence", "losses", "clients", "weights", "measured", "c
 STATISTICS: Final = ("tradeoff", "differences")
 
 
+def _titled(title: str, text: str) -> str:
+    """A title, and what is found."""
+    return f"{title}: {text}" if text else title
+
+
 def _plates(drawn: Mapping[str, Picture], names: Sequence[str]) -> list[Block]:
     """Some figures side by side, if any of them was drawn."""
     pictures = [drawn[name] for name in names if name in drawn]
@@ -134,23 +143,16 @@ def _sheets(sheets: Iterable[layout.Sheet | None], compared: Comparison | None =
 def _sheet(sheet: layout.Sheet, compared: Comparison | None) -> Section:
     text = _below(sheet, compared.measure) if compared else sheet.explanations[0]
     grid = _statistics_first(sheet).grid if compared else sheet.grid
-    return Section(
-        sheet.name, sheet.heading, [Table(grid, "", sheet.head, "numbers", sheet.totals), Text(text, "caption")]
-    )
+    title = findings.table(sheet, compared) if compared else sheet.heading
+    return Section(sheet.name, title, [Table(grid, "", sheet.head, "numbers", sheet.totals), Text(text, "caption")])
 
 
 def _every_client(compared: Comparison) -> list[Section]:
     return _sheets([layout.every_client(compared), *layout.people_of_clients(compared)])
 
 
-def _served(compared: Comparison) -> str:
-    """Who is served worst, as a title."""
-    worst = worst_named(compared["methods"]) if len(compared["methods"][0]["groups"]) > 1 else []
-    return (
-        f"Who is served badly: {worst[0][len('The worst group is ') : -1]}"
-        if worst and len(worst[0]) < 90
-        else "Who is served badly"
-    )
+def _heading(name: str, compared: Comparison, parts: Mapping[str, str]) -> str:
+    return findings.figure(name, compared, drawings.PLOTS[name].heading.format(**parts))
 
 
 def _thresholds(compared: Comparison) -> list[Section]:
@@ -256,7 +258,7 @@ def _origin(compared: Comparison) -> Iterator[Section]:
     if headers := provenance.headers(histories):
         lines: list[Block] = []
         for who, said in headers:
-            lines += [*[Text(who)] * bool(who), Bullets(said)]
+            lines += [*[Text(who, "heading")] * bool(who), Bullets(said)]
         yield Section("how", "How it ran", lines)
     common, differing = provenance.settings(
         {label: [run.history for run in seeds.values()] for label, seeds in compared.runs.items()}

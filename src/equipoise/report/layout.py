@@ -25,6 +25,7 @@ from equipoise.report.formatting import (
     UNDEFINED,
     Cell,
     Grid,
+    brief,
     corrected,
     difference,
     interval,
@@ -481,6 +482,27 @@ def communication(compared: Comparison) -> Sheet | None:
     )
     titles = ("to a client, per round", "from a client, per round", "all, per round", "whole run", f"times {first}")
     return _block("communication", "Communication", Grid(titles, tuple(rows)), text)
+
+
+def time(compared: Comparison) -> Sheet | None:
+    """Rounds and seconds of the runs, as measured while they were made."""
+    rows = []
+    for label, seeds in compared.runs.items():
+        runs = [[r["seconds"] for r in run.history.records if "seconds" in r] for run in seeds.values()]
+        if all(runs):
+            totals, rounds = [sum(seconds) for seconds in runs], [len(seconds) for seconds in runs]
+            cells = (
+                f"{np.mean(rounds):.0f}",
+                brief(float(np.mean(totals))),
+                brief(float(np.sum(totals) / np.sum(rounds))),
+            )
+            rows.append((label, tuple(map(Cell, cells))))
+    text = (
+        "Wall time of training and testing, mean over the seeds, on the machine that made the runs. Runs that shared it with others took longer: "
+        "compare methods only where they ran alike."
+    )
+    grid = Grid(("rounds", "seconds, whole run", "seconds, per round"), tuple(rows))
+    return _block("time", "Time", grid, text) if rows else None
 
 
 def attended(comparison: Comparison) -> dict[str, np.typing.NDArray[np.float64]]:

@@ -13,7 +13,7 @@ for (const table of all(document, "table.numbers, table.lines")) {
   if (rows.length < 3) continue;
   all(table, "thead th").forEach((head, column) => { // sort by a column, and the other way round
     const button = document.createElement("button");
-    button.className = "sort"; button.type = "button"; button.ariaLabel = `Sort by ${head.textContent.trim()}`; button.textContent = "↕";
+    button.className = "sort"; button.type = "button"; button.ariaLabel = `Sort by ${head.textContent.trim()}`;
     head.append(button);
     button.addEventListener("click", () => {
       const way = head.ariaSort === "descending" ? "ascending" : "descending";

@@ -22,7 +22,7 @@ ROWS: Final = 8  # of the first figure and table; more are folded
 
 
 class Text(NamedTuple):
-    """A paragraph; its `kind` is "", "caption" or "note"."""
+    """A paragraph; its `kind` is "", "caption", "note" or "heading"."""
 
     text: str
     kind: str = ""
@@ -45,7 +45,6 @@ class Table(NamedTuple):
     head: str = "Method"
     kind: str = "numbers"
     totals: int = 0
-    name: str = ""
 
 
 class Picture(NamedTuple):

@@ -1,0 +1,166 @@
+"""What figures and tables show, as their titles: a finding from the numbers where there is one, else what they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, cast
+
+import numpy as np
+
+from equipoise.report import answer, document as content, notes
+from equipoise.report.document import measure_of
+from equipoise.report.figures_of_groups import loss_curve
+from equipoise.report.formatting import PERCENT, number, with_unit
+from equipoise.report.layout import Sheet, attended
+from equipoise.report.statistics import Comparison
+from equipoise.system.text import plural
+
+MANY: Final = 4  # names that a title has
+
+
+def figure(name: str, compared: Comparison, usual: str) -> str:
+    """The title of a figure, by its name; the ``usual`` one where nothing is found."""
+    found = FIGURES.get(name)
+    return (found(compared) if found else "") or usual
+
+
+def table(sheet: Sheet, compared: Comparison) -> str:
+    """The title of a table."""
+    gaps = any(treated.gaps == sheet.name for treated in content.treated(compared.document))
+    text = (_gaps if gaps else _leading)(sheet.name, compared)
+    return f"{sheet.heading}: {text}" if text else sheet.heading
+
+
+def worst_group(compared: Comparison) -> str:
+    """Which group is served worst, by every method or by which."""
+    methods = [method for method in compared["methods"] if not method["bound"] and not method["failed"]]
+    worst = {
+        method["method"]: next(iter(method["worst_groups"]), None) for method in methods if len(method["groups"]) > 1
+    }
+    groups = list(dict.fromkeys(group for group in worst.values() if group is not None))
+    if not groups or None in worst.values() or len(groups) > MANY:
+        return ""
+    if len(groups) > 1:
+        return f"{notes.listed(groups)} are served worst, each by some methods"
+    return f"{groups[0]} is served worst" + (" by every method" if len(worst) > 1 else "")
+
+
+def _average(compared: Comparison) -> str:
+    """Which method has the best average and which the lowest spread, as measured."""
+    shown = {panel.about: panel for panel in answer.panels(compared.document)}
+    if not {"mean", "spread"} <= shown.keys():
+        return ""
+    best, even = (_first(shown[about]) for about in ("mean", "spread"))
+    which = "highest" if shown["mean"].better == "higher" else "lowest"
+    return f"{best} has the {which} average" + (
+        " and the lowest spread" if best == even else f", {even} the lowest spread"
+    )
+
+
+def _first(panel: answer.Panel) -> str:
+    """The method with the best number of a panel."""
+    effects = [effect for effect in panel.effects if effect.mean is not None]
+    return (max if panel.better == "higher" else min)(effects, key=lambda effect: effect.mean or 0.0).method
+
+
+def _differences(compared: Comparison) -> str:
+    """How many differences to the first method are shown."""
+    effects = [effect for panel in answer.panels(compared.document) for effect in panel.effects if effect.test]
+    n = sum(effect.better is not None for effect in effects)
+    return f"{n or 'None'} of {plural(len(effects), 'difference')} to {compared['methods'][0]['method']} {'is' if n < 2 else 'are'} shown by corrected tests"
+
+
+def _convergence(compared: Comparison) -> str:
+    panel = next((panel for panel in answer.panels(compared.document) if panel.about == "mean"), None)
+    if panel is None or len(panel.effects) < 2:
+        return ""
+    return f"{_first(panel)} ends with the {compared.measure.highest} average"
+
+
+def _losses(compared: Comparison) -> str:
+    """Between which numbers test losses end."""
+    curves = [curve for run in compared.histories if (curve := loss_curve(run))]
+    ends = [curve[max(curve)] for curve in curves]
+    if not np.isfinite(ends).all():
+        return ""
+    low, high = min(ends), max(ends)
+    return (
+        f"The test loss ends at {number(low)}"
+        if low == high
+        else f"Test losses end between {number(low)} and {number(high)}"
+    )
+
+
+def _clients(compared: Comparison) -> str:
+    """What the worst and the best client reach with the first method."""
+    spread = compared.document["spread"]
+    row = cast(content.Row, spread["methods"][0]) if spread else {}
+    measure = compared.measure
+    worst = content.mean_of(row, "min" if measure.better == "higher" else "max")
+    best = content.mean_of(row, "best10")
+    if worst is None or best is None:
+        return ""
+    return f"With {row['method']} the worst client has {with_unit(worst, measure)}, the best tenth {with_unit(best, measure)}"
+
+
+def _rewards(compared: Comparison) -> str:
+    """Which method rewards contributions most closely."""
+    panel = next((panel for panel in answer.panels(compared.document) if panel.about == "reward"), None)
+    return f"Rewards follow contributions most closely with {_first(panel)}" if panel and len(panel.effects) > 1 else ""
+
+
+def _presence(compared: Comparison) -> str:
+    """Who trained most and least often."""
+    shares = {name: float(share[0]) for name, share in attended(compared).items()}
+    most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+    if shares[most] == shares[least]:
+        return f"All trained in {shares[most]:.0f}{PERCENT} of the rounds"
+    return f"{most} trained in {shares[most]:.0f}{PERCENT} of the rounds, {least} in {shares[least]:.0f}{PERCENT}"
+
+
+FIGURES: Final[Mapping[str, Callable[[Comparison], str]]] = {
+    "bars": worst_group,
+    "tradeoff": _average,
+    "differences": _differences,
+    "convergence": _convergence,
+    "losses": _losses,
+    "spread": _clients,
+    "plane": _rewards,
+    "contributions": _rewards,
+    "presence": _presence,
+}
+
+
+def _leading(name: str, compared: Comparison) -> str:
+    """Which method has the best average of a measure."""
+    table = next(
+        (table for table in content.tables(compared.document) if table["measure"].replace("_", "-") == name), None
+    )
+    if table is None:
+        return ""
+    measure = measure_of(table)
+    rows = [row for row in content.without_bounds(table["methods"]) if not row["failed"]]
+    means = {row["method"]: mean for row in rows if (mean := content.mean_of(row, "avg")) is not None}
+    if not means:
+        return ""
+    best = (max if measure.better == "higher" else min)(means, key=means.__getitem__)
+    return (
+        f"{with_unit(means[best], measure)} on average"
+        if len(means) == 1
+        else f"{best} has the {measure.highest} average, {with_unit(means[best], measure)}"
+    )
+
+
+def _gaps(name: str, compared: Comparison) -> str:
+    """The largest gap of the first method."""
+    treated = next(treated for treated in content.treated(compared.document) if treated.gaps == name)
+    measure, row = compared.measure, cast(content.Row, treated.parity["methods"][0])
+    lower = [c for c in content.gaps_of(treated.parity, measure) if answer.STATISTICS[c.key].better == "lower"]
+    gaps = {column.title: gap for column in lower if (gap := content.mean_of(row, column.key)) is not None}
+    if not gaps:
+        return "no gap can be estimated"
+    largest = max(gaps, key=gaps.__getitem__)
+    return (
+        f"{row['method']}'s largest gap is {number(gaps[largest], 1)} {measure.points}".rstrip()
+        + f", in {largest.removesuffix(' gap')}"
+    )

@@ -1,0 +1,202 @@
+"""The answer of a report: a headline that the corrected tests support, in few words, and notices that are true."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from equipoise.federation.history import History
+from equipoise.report import answer, render
+from equipoise.report.statistics import Comparison
+from test_regression_report import several as errors
+from test_report import Page, made_up, several, unevaluated
+
+pytestmark = pytest.mark.drawn
+METHODS = ("fedavg", "afl", "fedheal", "qffl", "ditto")
+
+
+def federation(seed: int) -> list[History]:
+    """Runs of random methods that reach random accuracies: some differ from the first, some do not, some diverge."""
+    random = np.random.default_rng(seed)
+    methods, seeds = METHODS[: int(random.integers(2, 6))], int(random.integers(1, 6))
+    groups = ["a", "b", "c", "d"][: int(random.integers(1, 5))]
+    level = {method: 0.6 + random.choice([0, 0.1, -0.1]) * random.random() for method in methods}
+    tilt = {method: random.choice([0.0, 0.05, 0.1]) for method in methods}
+    runs = []
+    for s in range(seeds):
+        for method in methods:
+            noise = 0.01 * random.standard_normal(len(groups))
+            values = np.clip(level[method] - tilt[method] * np.arange(len(groups)) + noise, 0.02, 0.98)
+            scores = {
+                g: {"accuracy": round(float(a) * 500) / 500, "loss": 1.0, "n": 500}
+                for g, a in zip(groups, values, strict=True)
+            }
+            runs.append(History([{"round": 0, "groups": scores}], {"method": method, "seed": s, "scenario": "toy"}))
+    return runs
+
+
+def holm(p: list[float]) -> list[float]:
+    """Holm's correction, from its definition; NaN is no test."""
+    order = sorted((value, place) for place, value in enumerate(p) if np.isfinite(value))
+    corrected, before = [np.nan] * len(p), 0.0
+    for rank, (value, place) in enumerate(order):
+        before = max(before, min(1.0, (len(order) - rank) * value))
+        corrected[place] = before
+    return corrected
+
+
+def shown(runs: list[History], statistic: Any) -> dict[str, float]:
+    """The differences to the first method that Holm's correction shows at 5 %, computed from the records alone."""
+    table: dict[str, list[float]] = {}
+    for run in runs:
+        values = [100 * score["accuracy"] for score in run.records[-1]["groups"].values()]
+        table.setdefault(run.label, []).append(float(statistic(values)))
+    first, *others = table
+    means = {method: np.mean(values) for method, values in table.items()}
+    ahead = (min if statistic is spread else max)(means, key=lambda method: means[method])
+    pairs = dict.fromkeys((method, first) for method in others)
+    pairs |= dict.fromkeys((ahead, method) for method in table if method != ahead and (method, ahead) not in pairs)
+    p = []
+    for a, b in pairs:
+        difference = np.subtract(table[a], table[b])
+        p.append(
+            stats.ttest_1samp(difference, 0).pvalue if len(difference) > 1 and difference.std() > 1e-12 else np.nan
+        )
+    return {
+        a: float(np.mean(np.subtract(table[a], table[b])))
+        for (a, b), q in zip(pairs, holm(p), strict=True)
+        if b == first and q < 0.05
+    }
+
+
+def spread(values: list[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+VERBS = {
+    r"raises mean accuracy by ([\d.]+)": (np.mean, 1),
+    r"costs ([\d.]+) points of mean accuracy": (np.mean, -1),
+    r"raises the worst group by ([\d.]+)": (np.min, 1),
+    r"lowers the worst group by ([\d.]+)": (np.min, -1),
+    r"narrows the spread over groups by ([\d.]+)": (spread, -1),
+    r"widens the spread over groups by ([\d.]+)": (spread, 1),
+}
+
+
+@pytest.mark.share(5)
+@pytest.mark.parametrize("seed", range(80))
+def test_every_part_of_a_headline_is_a_corrected_test(seed: int) -> None:
+    runs = federation(seed)
+    found = Comparison.of(runs)
+    text = answer.headline(found.document)
+    assert len(text.split()) <= answer.WORDS
+    assert not set("()[]{}") & set(text)
+    if len(found["seeds"]) == 1:
+        assert text.startswith(("With this seed, ", "No method"))
+        return
+    by_statistic = {statistic: shown(runs, statistic) for statistic in (np.mean, np.min, spread)}
+    if len(runs[0].groups) == 1:
+        by_statistic = {np.mean: by_statistic[np.mean]}
+    differing = set().union(*by_statistic.values())
+    if not differing:
+        assert "shown to differ" in text
+        return
+    claims = [
+        (statistic, sign, float(m[1])) for verb, (statistic, sign) in VERBS.items() for m in re.finditer(verb, text)
+    ]
+    if claims:
+        leading = text.split()[0]
+        for statistic, sign, amount in claims:
+            assert sign * by_statistic[statistic][leading] == pytest.approx(amount, abs=0.0501)
+        rest = differing - {leading}
+        assert ("no other method is shown to differ" in text) == (not rest and len(found["methods"]) > 2)
+        assert all(method not in text for method in {*METHODS} - differing - {found["methods"][0]["method"]})
+    else:
+        assert text.startswith("No method is shown to be better than")
+        better = [
+            by_statistic.get(np.mean, {}),
+            by_statistic.get(np.min, {}),
+            {m: -d for m, d in by_statistic.get(spread, {}).items()},
+        ]
+        assert all(d < 0 for differences in better for d in differences.values())
+
+
+def test_the_random_federations_have_every_kind_of_headline() -> None:
+    texts = [answer.headline(Comparison.of(federation(seed)).document) for seed in range(80)]
+    for part in (
+        "narrows",
+        "costs",
+        "No method is shown to differ",
+        "No method is shown to be better",
+        "With this seed",
+        "no other method",
+        "differ",
+    ):
+        assert any(part in text for text in texts), part
+
+
+def test_one_method_says_what_it_reaches() -> None:
+    text = answer.headline(Comparison.of([made_up()]).document)
+    assert (
+        re.fullmatch(r"fedavg reaches [\d.]+\u00a0% on average over 3 groups, and [\d.]+\u00a0% on the worst\.", text)
+        or "on average over" in text
+    )
+
+
+def test_errors_are_lowered_not_raised() -> None:
+    found = Comparison.of(errors())
+    text = answer.headline(found.document)
+    for panel in answer.panels(found.document):
+        for effect in panel.effects:
+            if effect.better is not None and effect.test:
+                assert effect.better == ((effect.test["difference"] > 0) == (panel.better == "higher"))
+    assert "points" not in text
+
+
+def test_failed_methods_are_in_no_claim() -> None:
+    runs = several(3)
+    for run in runs:
+        if run.label == "afl":
+            for record in run.records:
+                record["losses"] = [float("nan")]
+                for score in record["groups"].values():
+                    score["loss"] = None
+    found = Comparison.of(runs)
+    if any(method["failed"] for method in found["methods"]):
+        assert "afl" not in answer.headline(found.document)
+        assert any("afl" in note for note in answer.notices(found))
+
+
+def test_a_page_begins_with_the_answer_in_few_words() -> None:
+    for runs in (several(3), several(1), errors(), [made_up()], [unevaluated()], federation(3)):
+        html = render(runs)
+        open_part = re.sub(r"<details.*", "", html, count=1, flags=re.DOTALL)
+        text = Page(html[: html.index("<details")] + "</main></body></html>" if "<details" in html else html).text
+        assert len(text.split()) <= 900
+        assert open_part.index('class="headline"') < open_part.index("</main>") if "</main>" in open_part else True
+        headline = re.search(r'class="headline">(.*?)</p>', html)
+        assert headline is not None
+        assert len(headline[1].split()) <= 25
+        notices = re.findall(r"<li>(.*?)</li>", open_part)
+        assert len(notices) <= answer.NOTICES
+        assert all(len(sentence.split()) <= 25 for notice in notices for sentence in re.split(r"(?<=[.:;]) ", notice))
+
+
+def test_the_parts_come_in_the_order_of_questions() -> None:
+    html = render(several(3))
+    names = ["who", "costs", "training", "statistics"]
+    places = [html.index(f'<details id="{name}"') for name in names]
+    assert all(a < b for a, b in pairwise(places))
+
+
+def test_many_methods_show_the_first_and_those_that_serve_the_worst_best() -> None:
+    runs = [made_up(f"m{k:02}", seed, lift=k / 30) for seed in range(2) for k in range(20)]
+    shown_panels = answer.few(answer.panels(Comparison.of(runs).document), 8)
+    assert all(len(panel.effects) == 8 for panel in shown_panels)
+    assert [effect.method for effect in shown_panels[0].effects] == ["m00", *(f"m{k}" for k in range(13, 20))]
+    assert "m05" in render(runs)
