@@ -158,7 +158,9 @@ def test_a_comparison_ends_with_one_table_and_the_details_on_demand(
     command = arguments(compared, "--seeds", 2, "--no-report")
     short, full = (" ".join(equipoise(*command, *more).out.split()) for more in ((), ("--details",)))
     assert "Differences are to" not in short
-    assert "The tests against fedheal:office: with --details, or in the report. " in short
+    assert "Every table and test: --details; what columns mean: --explain; the report has both." in short
+    assert "n: test samples." not in short
+    assert "n: test samples." in " ".join(equipoise(*command, "--explain").out.split())
     assert "Differences are to fedheal:office" in full
 
 

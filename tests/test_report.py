@@ -17,6 +17,7 @@ from scipy import stats
 
 from equipoise.federation.history import History
 from equipoise.report import (
+    answer,
     comparison,
     draw_all,
     drawing,
@@ -777,38 +778,35 @@ def test_lines_lose_nothing(name, width):
 # --- what the terminal shows
 
 
-def test_the_terminal_ends_with_the_accuracy_and_says_what_more_there_is():
+def test_the_terminal_begins_with_the_answer_and_says_what_more_there_is():
     found = comparison(compared(seeds=3))
-    text = shown(rich_table(found, 80, details=False), 80)
-    assert text.count(" method ") == 1
+    text = shown(rich_table(found, 80, details=False, explain=False), 80)
+    assert " ".join(text.split()).startswith(answer.headline(found))
+    assert text.count("\n method ") == 1
     assert "AUC" not in text
     assert not re.search(r"p[=<]", text)
-    said = "3 further tables and the tests against fedavg: with --details, or in the report."
-    assert " ".join(text.split()).endswith(f"{said} {' '.join(verdict(found).split())}")
-    against = found["methods"][2]["versus"]["worst"]
-    assert re.search(rf" \[\+{against['low']:.2f}, *\n.*\+{against['high']:.2f}\] *\n", text)  # in the table
-    assert "[low, high]: 95 % interval of the difference to fedavg, over the seeds, each by itself;" in " ".join(
-        text.split()
+    assert "STD: standard deviation" not in text
+    assert " ".join(text.split()).endswith(
+        "Every table and test: --details; what columns mean: --explain; the report has both."
     )
     every = shown(rich_table(found, 80, details=True), 80)
-    assert every.count(" method ") == 4
+    assert every.count("\n method ") == 4
     assert every.index("AUC") < every.index("Accuracy of the global model")
+    assert every.count("STD: standard deviation") == 1
     assert re.search(r"p[=<]", every)
     assert "--details" not in every
+    assert " ".join(every.split()).endswith(" ".join(verdict(found).split()))
 
 
 @pytest.mark.parametrize("key", ["collaboration", "group_fairness"])
-def test_the_table_that_the_data_are_about_stands_above(key):
+def test_the_answer_about_people_and_rewards_stands_above_the_groups(key):
     from test_collaborative_report import several as collaborating
     from test_group_report import federation
 
     found = comparison(collaborating() if key == "collaboration" else [federation().fit(1, progress=False)])
-    text = shown(rich_table(found, 100, details=False), 100).removesuffix(shown(verdict(found), 100))
-    assert text.count(" method ") == 2
-    heading = "Collaborative fairness" if key == "collaboration" else "Group fairness"
-    assert text.index(heading) < text.index("Accuracy of the global model")
-    if key == "group_fairness":
-        assert text.rindex("STD: standard deviation over the groups") > text.index("Accuracy of the global model")
+    text = shown(rich_table(found, 100, details=False, explain=False), 100)
+    title = "Collaborative" if key == "collaboration" else "Gap"
+    assert text.index(title) < text.index("Accuracy of the global model")
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ PANELS = {
     "Method and data": "method methods scenario data task config_file rounds set_ network seed seeds name",
     "Training": "",
     "Clients": "",
-    "Evaluation and output": "bounds base label json_ report figures details",
+    "Evaluation and output": "bounds base label json_ report figures details explain",
     CHOICE: "tune draws by trials halving sampler search",
     "Advanced": "dry_run workers jobs",
 }
@@ -128,6 +128,7 @@ Figures = Annotated[bool, Option("--figures", help="Also write every figure as P
 Details = Annotated[
     bool, Option("--details", help="Also print the tables of other measures, and the tests against the first method.")
 ]
+Explain = Annotated[bool, Option("--explain", help="Also say what the columns of tables mean.")]
 
 
 def _pairs(given: list[str] | None) -> list[str] | None:
@@ -178,6 +179,7 @@ class Shown:
     json_: Json = False
     report: Report = True
     details: Details = False
+    explain: Explain = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ class Output(Shown):
 
     def check(self) -> None:
         """Refuse options about results that are not shown."""
-        require_use({"--details": self.json_ and self.details}, together="--json, which prints everything")
+        asked = {"--details": self.json_ and self.details, "--explain": self.json_ and self.explain}
+        require_use(asked, together="--json, which prints everything")
         require_use({"--figures": self.figures and not self.report}, together="--no-report")
 
 

@@ -59,13 +59,16 @@ def report(
     changes: Changes,
     figures: options.Figures = False,
     details: options.Details = False,
+    explain: options.Explain = False,
     json_: options.Json = False,
 ) -> None:
     """Write one self-contained HTML report of any runs."""
     check_option("--for", page.for_, READERS)
     require_use({"--figures": page.for_ == COMMITTEE and figures}, together="--for committee")
     require_use({"--about": page.for_ != COMMITTEE and page.about}, without="--for committee")
-    require_use({"--details": json_ and details}, together="--json, which prints everything")
+    require_use(
+        {"--details": json_ and details, "--explain": json_ and explain}, together="--json, which prints everything"
+    )
     words = None if page.about is None else _words(page.about)
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
@@ -90,7 +93,7 @@ def report(
     if json_:
         print_json(compared.document)
         return
-    out.print(rich_table(compared.document, out.width, details))
+    out.print(rich_table(compared.document, out.width, details, explain))
     say(f"report: {written}")
 
 

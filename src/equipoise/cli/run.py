@@ -201,14 +201,15 @@ def resume(
     from equipoise.runs.tracking import Tracking
 
     json_ = shown.json_
-    require_use({"--details": shown.details and (quiet or json_)}, together="--quiet or --json")
+    asked = {"--details": shown.details, "--explain": shown.explain}
+    require_use({name: on and (quiet or json_) for name, on in asked.items()}, together="--quiet or --json")
     if not (quiet or json_ or track) and (before := load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
     with Tracking(directory, track):
         given = {name: value for name, value in vars(how).items() if value is not None}
         history = _execute(directory, quiet=quiet or json_, **given)
         if json_ or not quiet:
-            output = options.Output(json_, report=shown.report and not quiet, details=shown.details)
+            output = options.Output(json_, shown.report and not quiet, shown.details, shown.explain)
             _show_results([history], directory, output)
 
 
@@ -230,7 +231,7 @@ def _show_results(histories: list[History], directory: Path, output: options.Out
     with shown_again(directory):
         compared = Comparison.of(histories)
         written = write(compared, directory / "report.html", figures=output.figures) if output.report else None
-        table = None if output.json_ else rich_table(compared.document, out.width, output.details)
+        table = None if output.json_ else rich_table(compared.document, out.width, output.details, output.explain)
     if output.json_:
         print_json(compared.document)
         return

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, cast
 
 from equipoise.metrics import definitions
 from equipoise.metrics.measures import ACCURACY
+from equipoise.records.meta import LEAK
 from equipoise.report import document as content, notes, sentences
 from equipoise.report.document import measure_of
 from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, interval, number, p_value, with_unit
@@ -58,6 +59,7 @@ class Panel(NamedTuple):
     digits: int
     unit: str
     effects: Sequence[Effect]
+    beyond: bool = False  # the table of the groups
 
     @property
     def scale(self) -> str:
@@ -128,7 +130,11 @@ def panels(comparison: content.Document) -> list[Panel]:
     elif over:
         worst = "the worst client" if over["tenth"] == 1 else f"the worst {over['tenth']} clients"
         of_clients = cast(Sequence[content.Row], over["methods"])
-        made.append(panel(of_clients, "worst10", "worst", f"{worst[4].upper()}{worst[5:]}", worst, unit, digits))
+        made.append(
+            panel(of_clients, "worst10", "worst", f"{worst[4].upper()}{worst[5:]}", worst, unit, digits)._replace(
+                beyond=True
+            )
+        )
         made.append(
             panel(of_clients, "std", "spread", "Spread over clients (STD)", "the spread over clients", unit, digits)
         )
@@ -136,11 +142,15 @@ def panels(comparison: content.Document) -> list[Panel]:
         key, title = next(iter(two_gaps(treated, measure).items()))
         people = cast(Sequence[content.Row], treated.parity["methods"])
         of = f"the {treated.noun} gap in {title}"
-        made.append(panel(people, key, "gap", f"Gap by {treated.noun}: {title}", of, unit, digits))
+        made.append(
+            panel(people, key, "gap", f"Gap by {treated.noun}: {title}", of, unit, digits)._replace(beyond=True)
+        )
     if rewards := comparison["collaboration"]:
         of_rewards = cast(Sequence[content.Row], rewards["methods"])
         made.append(
-            panel(of_rewards, "fairness", "reward", "Collaborative fairness", "collaborative fairness", "points", 2)
+            panel(
+                of_rewards, "fairness", "reward", "Collaborative fairness", "collaborative fairness", "points", 2
+            )._replace(beyond=True)
         )
     return [panel for panel in made if any(effect.mean is not None for effect in panel.effects)]
 
@@ -181,7 +191,8 @@ def headline(comparison: content.Document) -> str:
     first = rows[0]["method"]
     racing = [row["method"] for row in content.without_bounds(rows)]
     if not learned:
-        return "No method learned enough to be compared: each diverged, or is no better than guessing."
+        name = f"{first} did not learn: it" if len(rows) == 1 else "No method learned enough to be compared: each"
+        return f"{name} diverged, or is no better than guessing."
     if len(racing) == 1 or not shown:
         return _one(comparison, learned[0])
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
@@ -232,9 +243,16 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     cost = f" but {worse[0]}" if worse else ""
     for close in (end, f"; {len(differing)} {several}, too" if differing else end):
         for gains in (better[:2], better[:1]):
-            if len((text := f"{leading} {' and '.join(gains)}{cost}{close}.").split()) <= words:
+            if len((text := f"{leading} {_joined(gains)}{cost}{close}.").split()) <= words:
                 return text
     return f"{leading} {better[0]}{cost}."
+
+
+def _joined(gains: Sequence[str]) -> str:
+    """Gains in a row, a verb that they share once."""
+    first, *others = gains
+    verb = first.split()[0] + " "
+    return " and ".join([first, *(gain.removeprefix(verb) for gain in others)])
 
 
 def _order(change: tuple[Panel, Effect]) -> int:
@@ -319,24 +337,23 @@ def title(compared: Comparison) -> str:
     return text + (f", {'by' if by else 'in'} {notes.listed(divided)}" if divided else "")
 
 
-def notices(compared: Comparison) -> list[str]:
+def notices(comparison: content.Document) -> list[str]:
     """What to be careful with, at most three sentences; all stand below."""
-    every = [*_careful(compared)]
+    every = [*_careful(comparison)]
     if len(every) <= NOTICES:
         return every
     return [*every[: NOTICES - 1], f"{len(every) - NOTICES + 1} more warnings stand below, under Statistics."]
 
 
-def _careful(compared: Comparison) -> Iterator[str]:
+def _careful(comparison: content.Document) -> Iterator[str]:
     """Every warning, the most important first."""
-    document = compared.document
-    yield from notes.leaks(compared.histories)
-    if failed := [row for row in document["methods"] if row["failed"]]:
+    yield from (note for note in comparison["notes"] if key_of(note) == LEAK)
+    if failed := [row for row in comparison["methods"] if row["failed"]]:
         yield sentences.failed_methods(failed)
-    if missing := sentences.untested_groups(document["methods"]):
+    if missing := sentences.untested_groups(comparison["methods"]):
         yield missing
-    yield from _seeds(document)
-    if any(key_of(note) == notes.UNTUNED for note in document["notes"]):
+    yield from _seeds(comparison)
+    if any(key_of(note) == notes.UNTUNED for note in comparison["notes"]):
         yield "Nothing was tuned, which may favour one of the methods: --tune 16 chooses settings on held-out training samples."
 
 

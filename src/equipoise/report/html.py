@@ -109,7 +109,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
         answer.headline(document),
         answer.few(shown, pages.ROWS),
         answer.table(answer.few(shown, pages.ROWS)) if shown else None,
-        answer.notices(compared),
+        answer.notices(document),
         [Link("How settings were chosen, with all draws", choice)] * bool(choice),
         [section for section in sections if section.blocks or section.parts],
         True,

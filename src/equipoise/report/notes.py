@@ -71,7 +71,7 @@ def run_notes(runs: Runs) -> Iterator[str]:
 def leaks(histories: Iterable[History]) -> list[str]:
     """Columns of the user's data that give the label away, each once, as the header of a run states them."""
     lines = (line for run in histories for line in run.meta.get("header") or () if key_of(line) == LEAK)
-    return list(dict.fromkeys(line.removeprefix(OF_DATA) for line in lines))
+    return [Said(text, LEAK) for text in dict.fromkeys(line.removeprefix(OF_DATA) for line in lines)]
 
 
 def repeated(histories: Iterable[History]) -> list[str]:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from equipoise.report import layout
-from equipoise.report.document import Document, columns_of, tests_of, treated
-from equipoise.report.formatting import PERCENT, Cell, Grid, lines
+from equipoise.report.answer import headline, notices, panels, table
+from equipoise.report.document import Document
+from equipoise.report.formatting import Cell, Grid, lines
 from equipoise.report.layout import Sheet, sheets
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
-from equipoise.system.text import markdown as escaped, plural, visible
+from equipoise.system.text import markdown as escaped, visible
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -26,38 +27,33 @@ if TYPE_CHECKING:
 NAME: Final = 26  # characters of a method's name in a line of the terminal
 
 
-def rich_table(comparison: Document, width: int = 1000, details: bool = True) -> Group:
-    """A comparison for the terminal: one row per method, in bold the best of a column, where a test tells it from all others; the accuracy comes last.
+def rich_table(comparison: Document, width: int = 1000, details: bool = True, explain: bool = True) -> Group:
+    """A comparison for the terminal: the headline, a table with a row per method, in bold what is told apart as best, and what to be careful with.
 
     Parameters
     ----------
     comparison : what `comparison` returned.
     width : columns of the terminal, >= 1; columns that do not fit go into another table below.
-    details : every table with its differences and tests; else that of the accuracy alone with the intervals of its
-        differences, below the one that the data are about (see `purpose`), and how many are left out. The verdict comes last.
+    details : every table with its differences and tests, and the verdict; else that of the main measure, and above it, where the data
+        are about people, clients or rewards, the numbers of the first figure of the report.
+    explain : what the columns mean, once, below the first table that has them.
     """
     from rich.console import Group
     from rich.text import Text
 
     main, *others = sheets(comparison)
-    kept = others if details else [sheet for sheet in others if sheet.name in purpose(comparison)]
-    left = [plural(len(others) - len(kept), "further table")] if len(kept) < len(others) else []
-    first, *rest = comparison["methods"]
-    several = any(method["versus"] and method["versus"]["seeds"] > 1 for method in rest)
-    if not details:
-        left += [f"the tests against {first['method']}"] if several else []
-        where = "over the seeds" if several else "over the test samples of this one seed"
-        family = max((test["family"] for test in tests_of(rest, columns_of(comparison))), default=1)
-        alone = ", each by itself; bold and the verdict are corrected for the number of differences" * (family > 1)
-        legend = f"[low, high]: 95{PERCENT} interval of the difference to {first['method']}, {where}{alone}."
-        main = replace(_with_intervals(main), test=(legend,) if main.differences else (), differences=())
-        kept = [replace(sheet, test=(), differences=()) for sheet in kept]
+    kept = others if details else _beyond_groups(comparison)
+    main = main if details else replace(main, test=(), differences=())
+    if not explain:
+        main, *kept = (replace(sheet, explanations=(), notes=()) for sheet in (main, *kept))
     # That of the accuracy says all its sentences.
     first_table, *tables = rich_sheets((main, *kept), width)
-    shown = [part for table in (*tables, first_table) for part in ("", table)][1:]
-    more = " and ".join(left)
-    further = [Text(f"{more[0].upper()}{more[1:]}: with --details, or in the report.")] if more else []
-    return Group(*shown, *further, "", Text(verdict(comparison)))
+    shown = [part for table in (*tables, first_table) for part in ("", table)]
+    notes = [Text(f"! {text}", style="yellow") for text in notices(comparison)]
+    asked = [*["every table and test: --details"] * (not details), *["what columns mean: --explain"] * (not explain)]
+    more = [Text(f"{'; '.join(asked)}; the report has both.".capitalize(), style="dim")] * bool(asked)
+    end: list[str | Text] = ["", Text(verdict(comparison))] if details else []
+    return Group(Text(headline(comparison), style="bold"), *shown, *notes, *more, *end)
 
 
 def rich_sheets(sheets: Iterable[Sheet], width: int) -> list[Group]:
@@ -69,26 +65,16 @@ def rich_sheets(sheets: Iterable[Sheet], width: int) -> list[Group]:
     return [Group(*[part for table in tables for part in ("", table)][1:]) for tables in parts]
 
 
-def _with_intervals(sheet: Sheet) -> Sheet:
-    """The same table with a row below each method for the intervals of its differences."""
-    rows: list[tuple[str, tuple[Cell, ...]]] = []
-    for name, cells in sheet.grid.rows:
-        rows.append((name, cells))
-        if any(cell.interval for cell in cells):
-            rows.append((" difference", tuple(Cell(cell.interval.replace(" ", "\n")) for cell in cells)))
-    return replace(sheet, grid=Grid(sheet.grid.titles, tuple(rows)))
-
-
-def purpose(comparison: Document) -> Sequence[str]:
-    """The names of the tables that answer what the data were arranged for, beside that of the accuracy; none if there are none.
-
-    They are those of group fairness where groups were asked for, or people have sensitive attributes; and unless groups were asked for, that
-    of collaboration where it is known what clients reach alone, else that of the spread over clients. That of all attributes together is long.
-    """
-    people = [name for parity in treated(comparison) if not parity.joined for name in (parity.rates, parity.gaps)]
-    if comparison["group_fairness"]:
-        return people
-    return [*people, *(["collaboration"] if comparison["collaboration"] else ["spread"] * bool(comparison["spread"]))]
+def _beyond_groups(comparison: Document) -> list[Sheet]:
+    """The numbers of the first figure, where the table of the groups does not have them."""
+    shown = panels(comparison)
+    if {panel.about for panel in shown} <= {"mean"} or not any(panel.beyond for panel in shown):
+        return []
+    grid = table(shown)
+    narrow = {title: title.replace(" ", "\n") for title in grid.titles}
+    return [
+        Sheet("answer", "The answer", "As in the first figure of the report.", grid, narrow=True, narrow_titles=narrow)
+    ]
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:
