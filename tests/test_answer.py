@@ -114,6 +114,8 @@ def test_every_part_of_a_headline_is_a_corrected_test(seed: int) -> None:
         for statistic, sign, amount in claims:
             assert sign * by_statistic[statistic][leading] == pytest.approx(amount, abs=0.0501)
         rest = differing - {leading}
+        if "worse" in text:
+            assert all(_worse(method, by_statistic) for method in rest)
         assert ("no other method is shown to differ" in text) == (not rest and len(found["methods"]) > 2)
         assert all(method not in text for method in {*METHODS} - differing - {found["methods"][0]["method"]})
     else:
@@ -124,6 +126,14 @@ def test_every_part_of_a_headline_is_a_corrected_test(seed: int) -> None:
             {m: -d for m, d in by_statistic.get(spread, {}).items()},
         ]
         assert all(d < 0 for differences in better for d in differences.values())
+
+
+def _worse(method: str, by_statistic: dict[Any, dict[str, float]]) -> bool:
+    """Whether all that is shown of a method is to the worse."""
+    return all(
+        (-1 if statistic is spread else 1) * shown.get(method, -1.0 if statistic is not spread else 1.0) < 0
+        for statistic, shown in by_statistic.items()
+    )
 
 
 def test_the_random_federations_have_every_kind_of_headline() -> None:

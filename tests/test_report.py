@@ -792,7 +792,7 @@ def test_the_terminal_begins_with_the_answer_and_says_what_more_there_is():
     every = shown(rich_table(found, 80, details=True), 80)
     assert every.count("\n method ") == 4
     assert every.index("AUC") < every.index("Accuracy of the global model")
-    assert every.count("STD: standard deviation") == 1
+    assert "STD: standard deviation" in every
     assert re.search(r"p[=<]", every)
     assert "--details" not in every
     assert " ".join(every.split()).endswith(" ".join(verdict(found).split()))

@@ -216,10 +216,11 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     if not changes:
         return f"{first} alone learned enough to be judged; no other method did."
 
-    def merit(method: str) -> tuple[bool, int, int]:
+    def merit(method: str) -> tuple[bool, int, int, float]:
         fair = [bool(effect.better) for panel, effect in changes[method] if panel.about != "mean"]
-        better = sum(bool(effect.better) for _, effect in changes[method])
-        return better > 0, sum(fair) - fair.count(False), better
+        better = [change for change in sorted(changes[method], key=_order) if change[1].better]
+        size = abs(_difference(better[0][1])) if better else 0.0
+        return bool(better), sum(fair) - fair.count(False), len(better), size
 
     leading = max(changes, key=merit)
     better = [_change(panel, effect) for panel, effect in sorted(changes[leading], key=_order) if effect.better]
@@ -236,12 +237,19 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     end = ""
     if rest and not differing:
         end = f"; no other method is shown to differ from {first}"
-    elif differing:
+    worse_only = not any(effect.better for method in differing for _, effect in changes[method])
+    one = len(differing) == 1
+    if differing:
         names = notes.listed(differing) if len(differing) < 3 else plural(len(differing), "other method")
-        end = f"; {names} {'differs' if len(differing) == 1 else 'differ'} from {first}, too"
-    several = "others differ" if len(differing) > 1 else "other differs"
+        how = (
+            f"{'is' if one else 'are'} worse than {first}"
+            if worse_only
+            else f"{'differs' if one else 'differ'} from {first}, too"
+        )
+        end = f"; {names} {how}"
+    short = f"{'is' if one else 'are'} worse" if worse_only else f"{'differs' if one else 'differ'}, too"
     cost = f" but {worse[0]}" if worse else ""
-    for close in (end, f"; {len(differing)} {several}, too" if differing else end):
+    for close in (end, f"; {plural(len(differing), 'other')} {short}" if differing else end):
         for gains in (better[:2], better[:1]):
             if len((text := f"{leading} {_joined(gains)}{cost}{close}.").split()) <= words:
                 return text
@@ -263,9 +271,13 @@ def _cost(change: tuple[Panel, Effect]) -> int:
     return ("mean", "worst", "gap", "spread", "reward").index(change[0].about)
 
 
+def _difference(effect: Effect) -> float:
+    return (effect.test["difference"] if effect.test else None) or 0.0
+
+
 def _change(panel: Panel, effect: Effect) -> str:
     """What a method does to a statistic, with a verb."""
-    amount = abs(cast(float, cast(content.Difference, effect.test)["difference"]))
+    amount = abs(_difference(effect))
     digits = 1 if panel.unit == "points" and amount >= 0.05 else panel.digits
     by = f"{number(amount, digits)} {panel.unit}".rstrip()
     if panel.about == "mean" and panel.better == "higher":

@@ -45,6 +45,11 @@ def worst_group(compared: Comparison) -> str:
     return f"{groups[0]} is served worst" + (" by every method" if len(worst) > 1 else "")
 
 
+def served_worst(compared: Comparison) -> str:
+    """Which group is served worst, or what the worst clients have."""
+    return worst_group(compared) or _clients(compared)
+
+
 def _average(compared: Comparison) -> str:
     """Which method has the best average and which the lowest spread, as measured."""
     shown = {panel.about: panel for panel in answer.panels(compared.document)}

@@ -95,7 +95,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
         *_legend(compared, _terms(compared, [*measured, *of_groups, *of_clients], tests, terms)),
     ]
     sections = [
-        Section("who", _titled("Who is served badly", findings.worst_group(compared)), _plates(drawn, WHO), served),
+        Section("who", _titled("Who is served badly", findings.served_worst(compared)), _plates(drawn, WHO), served),
         Section("costs", "What it costs: rounds, bytes and seconds", parts=_sheets(costs)),
         Section("training", "How training went", _plates(drawn, TRAINING), [_left_out(compared)]),
         Section("statistics", "Statistics: every number, test and limit", _plates(drawn, STATISTICS), numbers),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from equipoise.report.answer import Panel
 
 ENDS: Final = re.compile(r"(?<=[+,(=])")  # where a line of a name may end
-ROWS: Final = 8  # of the first figure and table; more are folded
+ROWS: Final = 6  # of the first figure and table; more are folded
 
 
 class Text(NamedTuple):
