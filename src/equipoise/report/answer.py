@@ -118,9 +118,9 @@ def panels(comparison: content.Document) -> list[Panel]:
             if about in ("mean", "worst")
             else (-100.0 if about == "reward" else 0.0, 100.0 if unit == "points" else math.inf)
         )
-        return Panel(
-            about, title, noun, better, digits, unit, [_effect(row, key, better, ends, places) for row in rows]
-        )
+        effects = [_effect(row, key, better, ends, places) for row in rows]
+        shown = [effect for effect in effects if effect.mean is not None]
+        return Panel(about, title, noun, better, digits, unit, shown)
 
     unit, digits = measure.points, measure.digits
     made = [panel(rows, "avg", "mean", f"Mean {measure.noun}", f"mean {measure.noun}", unit, digits)]
@@ -152,7 +152,7 @@ def panels(comparison: content.Document) -> list[Panel]:
                 of_rewards, "fairness", "reward", "Collaborative fairness", "collaborative fairness", "points", 2
             )._replace(beyond=True)
         )
-    return [panel for panel in made if any(effect.mean is not None for effect in panel.effects)]
+    return [panel for panel in made if panel.effects]
 
 
 def few(shown: Sequence[Panel], n: int) -> list[Panel]:
@@ -392,7 +392,8 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
 
 def table(shown: Sequence[Panel]) -> Grid:
     """The numbers of the figure, a row per method."""
-    methods = list(dict.fromkeys(effect.method for panel in shown for effect in panel.effects))
+    places = {effect.method: effect.place for panel in shown for effect in panel.effects}
+    methods = sorted(places, key=places.__getitem__)
     by_panel = [{effect.method: effect for effect in panel.effects} for panel in shown]
 
     def cell(panel: Panel, effect: Effect | None) -> Cell:
