@@ -192,6 +192,8 @@ def test_a_page_begins_with_the_answer_in_few_words() -> None:
         headline = re.search(r'class="headline">(.*?)</p>', html)
         assert headline is not None
         assert len(headline[1].split()) <= 25
+        for paragraph in re.findall(r"<(?:p|li)[ >](.*?)</(?:p|li)>", open_part, flags=re.DOTALL):
+            assert len(re.findall(r"\d[\d.,]*", re.sub(r"<[^>]*>|95&nbsp;%", "", paragraph))) <= 4, paragraph
         notices = re.findall(r"<li>(.*?)</li>", open_part)
         assert len(notices) <= answer.NOTICES
         assert all(len(sentence.split()) <= 25 for notice in notices for sentence in re.split(r"(?<=[.:;]) ", notice))

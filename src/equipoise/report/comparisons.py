@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equipoise.report import figures, html, rendering, sentences, statistics
+from equipoise.report import answer, figures, html, rendering, sentences, statistics
 from equipoise.system.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ class Comparison(statistics.Comparison):
     last : how many of the last evaluated rounds are averaged.
     document : everything in plain JSON types.
     """
+
+    @property
+    def headline(self) -> str:
+        """What the corrected tests show, in a sentence of at most 25 words: the first one of the report."""
+        return answer.headline(self.document)
 
     @property
     def verdict(self) -> str:

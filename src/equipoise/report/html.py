@@ -326,7 +326,6 @@ def _facts(compared: Comparison) -> list[str]:
         "method": len(compared["methods"]),
         "seed": len(compared["seeds"]),
         "round": compared["rounds"],
-        "group": len(compared["methods"][0]["groups"]),
         "client": max(len(history.client_names) for history in compared.histories),
     }
     return [plural(n, noun) for noun, n in counts.items() if n]
@@ -418,7 +417,7 @@ STYLE = "--rule: #8885; --blue: #3d94d1; max-width: 46rem"  # ink is that of the
 
 
 def card(compared: Comparison, figure: str) -> str:
-    """The table of the accuracy, a figure by name, and the verdict; without an evaluation what the runs are."""
+    """The table of the accuracy, a figure by name, and the headline; without an evaluation what the runs are."""
     if not compared["methods"][0]["groups"]:
         return block(repr(compared))
     import pandas as pd
@@ -426,7 +425,7 @@ def card(compared: Comparison, figure: str) -> str:
     titles, rows = layout.sheets(compared.document)[0].grid
     texts = {visible(name): [visible(cell.text) for cell in cells] for name, cells in rows}
     table = pd.DataFrame.from_dict(texts, orient="index", columns=[*map(visible, titles)]).to_html()
-    return block(verdict(compared.document), table, drawings.draw(compared, figure))
+    return block(answer.headline(compared.document), table, drawings.draw(compared, figure))
 
 
 def block(text: str, table: str = "", figure: Figure | None = None) -> str:
