@@ -92,7 +92,10 @@ def real_data() -> Figure:
     """FedHEAL on photographs and handwriting."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     for place, part, title in zip(
-        figure.subplots(1, 2), ("office", "digits"), ("Office-Caltech10, 64 pixels", "MNIST and USPS, 16 pixels"), strict=True
+        figure.subplots(1, 2),
+        ("office", "digits"),
+        ("Office-Caltech10, 64 pixels", "MNIST and USPS, 16 pixels"),
+        strict=True,
     ):
         draw(place, of_claims(stored(f"claims/fedheal-real {part} claims"), ["what", "measure"]), title)
     figure.axes[1].tick_params(labelleft=False)

@@ -161,9 +161,13 @@ def store_collaboration(data: str, base: Path) -> None:
 
 def beside_paper(rows: Rows, what: str) -> Iterator[list[str]]:
     """A row per method and a column per scene: the mean over the last 20 rounds, and the paper's number in brackets."""
-    scene, method, last, paper = (rows[0].index(name) for name in ("scene", "method", f"{what}, last 20", f"{what}, paper"))
+    scene, method, last, paper = (
+        rows[0].index(name) for name in ("scene", "method", f"{what}, last 20", f"{what}, paper")
+    )
     shown = (row for row in rows[1:] if row[last] != UNDEFINED)
-    return pivot(((row[method], row[scene], f"{row[last]} ({row[paper].partition(' ')[0]})") for row in shown), "method")
+    return pivot(
+        ((row[method], row[scene], f"{row[last]} ({row[paper].partition(' ')[0]})") for row in shown), "method"
+    )
 
 
 def page(text: str) -> str:
