@@ -64,21 +64,22 @@ def of_claims(rows: Rows, label: Iterable[str], skipped: str = "nats") -> list[M
     for _, where, ran, difference, _, verdict in rows[1:]:
         key = axes(ran, where)
         if skipped not in key["measure"]:
+            key["measure"] = key["measure"].partition(":")[0]
             marks.append((", ".join(key[name] for name in label), interval(difference), verdict.partition(":")[0]))
     return marks
 
 
 def claims() -> Figure:
     """The papers' claims on embedded data."""
-    figure = Figure(figsize=(10, 10.5), layout="constrained")
+    figure = Figure(figsize=(8, 9.5), layout="constrained")
     places = figure.subplots(2, 2, height_ratios=(24, 16))
     draw(places[0, 0], of_claims(stored("claims/fedheal"), ["what", "measure"]), "FedHEAL: digits of four domains")
     draw(places[0, 1], of_claims(stored("claims/fedism"), ["what", "measure"]), "FedISM+: noisy images")
-    draw(places[1, 0], of_claims(stored("claims/fedld"), ["what"]), "FedLD: accuracy under label skew, four settings")
+    draw(places[1, 0], of_claims(stored("claims/fedld"), ["what"]), "FedLD: label skew, four settings")
     draw(
         places[1, 1],
         of_claims(stored("claims/fedsac"), ["what", "measure"]),
-        "FedSAC: rewards, up to 15 settings",
+        "FedSAC: rewards",
         "points; logarithmic beyond 10",
     )
     places[1, 1].set_xscale("symlog", linthresh=10)
@@ -90,7 +91,7 @@ def claims() -> Figure:
 
 def real_data() -> Figure:
     """FedHEAL on photographs and handwriting."""
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    figure = Figure(figsize=(7.6, 5.2), layout="constrained")
     for place, part, title in zip(
         figure.subplots(1, 2),
         ("office", "digits"),
@@ -106,7 +107,7 @@ def real_data() -> Figure:
 def benchmarks() -> Figure:
     """The worst group of tuned methods, compared with tuned FedAvg's."""
     head, *rows = stored("fair-small worst")
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = Figure(figsize=(7.8, 4.4), layout="constrained")
     for place, number in zip(figure.subplots(1, len(head) - 1, sharey=True), range(1, len(head)), strict=True):
         marks = []
         for row in rows:
@@ -125,7 +126,7 @@ def benchmarks() -> Figure:
 def defaults() -> Figure:
     """The accuracy of every method at its defaults, by scenario."""
     head, *rows = stored("defaults")
-    figure = Figure(figsize=(9, 3), layout="constrained")
+    figure = Figure(figsize=(7.6, 3), layout="constrained")
     place = figure.subplots()
     for number, _ in enumerate(head[1:]):
         shown = {row[0].strip("`"): row[number + 1] for row in rows if row[number + 1] != "–"}
@@ -153,7 +154,7 @@ def main(folder: str) -> None:
         ("claims", claims()), ("real-data", real_data()), ("benchmarks", benchmarks()), ("defaults", defaults()),
     ):  # fmt: skip
         path = Path(folder) / f"{name}.png"
-        figure.savefig(path, dpi=110, metadata={"Software": None})
+        figure.savefig(path, dpi=140, metadata={"Software": None})
         print(f"{path}: {path.stat().st_size} bytes")
 
 
