@@ -1,4 +1,4 @@
-"""What trains at the defaults: the table of docs/defaults.md, and one row of it trained anew."""
+"""What trains at the defaults: the table of docs/data, and one row of it trained again."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ from pathlib import Path
 
 import defaults
 import pytest
+from stored import stored
 
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
 
-LINES = (
-    defaults.PAGE.read_text(encoding="utf-8")
-    .partition("<!-- defaults -->\n")[2]
-    .partition("<!-- /defaults -->")[0]
-    .splitlines()
-)
-CELLS = {line.split("|")[1].strip(" `"): [cell.strip() for cell in line.split("|")[2:-1]] for line in LINES[2:]}
+TITLES, *ROWS = stored("defaults")
+CELLS = {name.strip("`"): cells for name, *cells in ROWS}
 METHOD = "sam"  # at chance with the network that was the default before
 
 
 def test_the_table_has_every_method_on_every_scenario_without_files() -> None:
-    assert LINES[0].split("|")[2:-1] == [f" `{name}` " for name in defaults.EMBEDDED]
+    assert ["method", *(f"`{name}`" for name in defaults.EMBEDDED)] == TITLES
     assert [*CELLS] == [name for name in METHODS if "sensitive" not in parse(name).needs]
     for method, cells in CELLS.items():
         for scenario, cell in zip(defaults.EMBEDDED, cells, strict=True):

@@ -14,12 +14,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import claims
+import defaults
 import docstrings
+import leaderboard
 import pages
 import pytest
 import torch
 import typer
 import yaml
+from stored import DATA, grid, stored
 from torch import nn
 
 import browser
@@ -169,6 +173,22 @@ def test_every_option_is_described() -> None:
 def test_every_generated_part_stands_on_a_page() -> None:
     text = "".join(page.read_text() for page in DOCS)
     assert all(text.count(f"<!-- {name} -->") == 1 for name in pages.GENERATED)
+
+
+def test_every_stored_table_stands_on_a_page_and_every_page_finds_its_tables() -> None:
+    text = "".join(page.read_text() for page in DOCS)
+    shown, linked = set(pages.STORED.findall(text)), set(re.findall(r"\]\((data/[\w-]+\.csv)\)", text))
+    assert shown | linked == {f"data/{path.name}" for path in DATA.iterdir()}
+    assert "<!-- data/" not in pages.on_page_markdown((ROOT / "docs/defaults.md").read_text())
+    assert pages.on_page_markdown("<!-- data/defaults.csv -->").count("\n") == len(stored("defaults"))
+
+
+def test_tables_of_results_are_what_the_stored_ones_give() -> None:
+    """Those of claims and of real data have their tests next to their experiments."""
+    text = leaderboard.PAGE.read_text()
+    assert text == leaderboard.page(text, "fair-small", stored("fair-small overall"))
+    text = defaults.PAGE.read_text()
+    assert text == claims.filled(text, "defaults", grid(defaults.summary(stored("defaults"))))
 
 
 def test_every_hyper_parameter_and_difference_is_in_a_docstring() -> None:
@@ -471,7 +491,8 @@ def test_changelog_keeps_its_form() -> None:
 
 
 def test_every_paper_of_the_catalogue_is_on_the_page_of_citations() -> None:
-    entries = re.split(r"^- ", " ".join((ROOT / "docs" / "citing.md").read_text().split(" ")), flags=re.M)[1:]
+    entries = [" ".join(row) for row in stored("papers")[1:]]
+    assert "<!-- data/papers.csv -->" in (ROOT / "docs" / "citing.md").read_text()
     for name, entry in METHODS.items():
         for citation in re.split("; ", entry.citation):
             if (year := re.search(r"\b(19|20)\d\d\b", citation)) is None:

@@ -1,7 +1,8 @@
-"""Write the verdicts of the claims' experiments into docs/claims.md, and print what there is to doubt about them.
+"""Write the verdicts of the claims' experiments into docs/data and docs/claims.md, and print what there is to doubt about them.
 
 equipoise reproduce claims/fedheal    # and fedld, fedism, fedsac
 python tools/claims.py
+python tools/claims.py --stored       # only the page, from docs/data
 
 A claim whose runs are not there keeps the line that it has.
 """
@@ -11,18 +12,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from stored import Rows, grid, store, stored, verdicts, without_rule
 
 from equipoise.analysis.landscape import landscape, states
 from equipoise.metrics.statistics import judge
 from equipoise.report.rendering import markdown_grid
 from equipoise.report.reproduction import JudgedClaim, decided
 from equipoise.runs import agreement, directory as runs, reproduce
-from equipoise.runs.experiment import experiment_names
+from equipoise.runs.experiment import read_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "claims.md"
 RHO = 0.1  # search distance at which clients' sharpness is compared
 VERDICTS = ("holds", "does not hold here", "cannot be told")
+SHORT = {  # what makes the rows and the columns of a paper's table on the page
+    "claims/fedheal": (["what"], ["measure"]),
+    "claims/fedism": (["measure"], ["what"]),
+    "claims/fedld": (["what"], ["where"]),
+    "claims/fedsac": (["where"], ["what", "measure"]),
+}
 MODELS = {  # FedISM+'s claims about the models themselves: source, what is measured, and its unit in nats
     "corrupted images": ("Figure 7", "rise of the loss on corrupted test images one filter norm away, in nats", 1.0),
     "corrupted clients": (
@@ -58,29 +66,28 @@ def filled(text: str, name: str, lines: Iterable[str]) -> str:
     return before + start + "".join(f"{line}\n" for line in lines) + end + after
 
 
-def cells(line: str) -> list[str]:
-    """The cells of a line of a table."""
-    return [cell.strip() for cell in line.strip("|").split(" | ")]
-
-
-def overview(papers: Mapping[str, list[str]]) -> Iterator[str]:
-    """A line per claim: in how many of the settings it was tried in each verdict was given.
+def overview(papers: Mapping[str, Rows]) -> Iterator[list[str]]:
+    """A row per paper: how many claims it makes, in each setting in which they were tried, and how many times each verdict was given.
 
     Raises
     ------
     ValueError : a claim has no verdict.
     """
-    yield f"| paper | claim | {' | '.join(VERDICTS)} |"
-    yield "|---|---|---:|---:|---:|"
-    for paper, lines in papers.items():
-        given: dict[str, list[str]] = {}
-        for line in lines[2:]:
-            claim, *_, verdict = cells(line)
-            given.setdefault(claim.rpartition(" (")[0], []).append(verdict.partition(":")[0])
-        for text, verdicts in given.items():
-            if unknown := {*verdicts} - {*VERDICTS}:
-                raise ValueError(f"{paper}: {text}: expected a verdict; found {', '.join(unknown)}.")
-            yield f"| {paper} | {text} | {' | '.join(str(verdicts.count(v) or '') for v in VERDICTS)} |"
+    yield ["paper", "claims", "verdicts", *VERDICTS]
+    for paper, rows in papers.items():
+        given = [row[-1].partition(":")[0] for row in rows[1:]]
+        if unknown := {*given} - {*VERDICTS}:
+            raise ValueError(f"{paper}: expected a verdict; found {', '.join(unknown)}.")
+        claimed = {row[0].rpartition(" (")[0] for row in rows[1:]}
+        yield [paper, *map(str, (len(claimed), len(given), *map(given.count, VERDICTS)))]
+
+
+def page(text: str, tables: Mapping[str, Rows]) -> str:
+    """The page with the short form of each table, by name, and the counts of all of them."""
+    for name, rows in tables.items():
+        text = filled(text, name, grid(verdicts(rows, *SHORT[name])))
+    papers = {read_experiment(name).paper: rows for name, rows in tables.items()}
+    return filled(text, "claims", grid(overview(papers)))
 
 
 def measured(path: Path) -> dict[str, float]:
@@ -118,25 +125,25 @@ def settled(planned: reproduce.ReproductionPlan, claim: JudgedClaim) -> bool:
     return claim.judgement.n == claim.planned and not rows & unchosen
 
 
-def lines(planned: reproduce.ReproductionPlan, claims: Sequence[JudgedClaim], kept: Iterable[str]) -> Iterator[str]:
+def judged(planned: reproduce.ReproductionPlan, claims: Sequence[JudgedClaim], kept: Rows) -> Iterator[list[str]]:
     """The table of claims, where those that are not settled keep the line they have.
 
     Raises
     ------
     ValueError : such a claim has no line, or one of another number of seeds.
     """
-    known = {tuple(cells(line)[:3]): line for line in kept}
-    head, rule, *new = markdown_grid(decided(tuple(claims), (), embedded=True, doubted=())[0])
-    yield from (head, rule)
-    for claim, line in zip(claims, new, strict=True):
+    known = {tuple(row[:3]): row for row in kept}
+    head, *new = without_rule(markdown_grid(decided(tuple(claims), (), embedded=True, doubted=())[0]))
+    yield head
+    for claim, row in zip(claims, new, strict=True):
         if settled(planned, claim):
-            yield line
+            yield row
             continue
         where = f"{claim.text}, {claim.title}"
-        old = known.get(tuple(cells(line)[:3]))
-        if old is None or cells(old)[4] != str(claim.planned):
+        old = known.get(tuple(row[:3]))
+        if old is None or old[4] != str(claim.planned):
             raise ValueError(
-                f"{where}: not all of its runs are there, and the page has no line of {claim.planned} seeds to keep."
+                f"{where}: not all of its runs are there, and the table has no line of {claim.planned} seeds to keep."
             )
         print(f"{where}: the line stays as it is, since not all of its runs are there.")
         yield old
@@ -146,19 +153,18 @@ def main() -> None:
     """Fill the page in."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "reproduce", help="where the runs are kept")
-    base = parser.parse_args().runs
-    text = PAGE.read_text(encoding="utf-8")
-    papers: dict[str, list[str]] = {}
-    for name in [name for name in experiment_names() if f"<!-- {name} -->" in text]:
-        planned = reproduce.plan(name, base)
+    parser.add_argument("--stored", action="store_true", help="only the page, from docs/data")
+    given = parser.parse_args()
+    for name in () if given.stored else SHORT:
+        planned = reproduce.plan(name, given.runs)
         result = agreement.collect(planned)
         told = (*result.claims, *(flatness(planned) if name == "claims/fedism" else ()))
         for part in result.parts if any(settled(planned, claim) for claim in told) else ():
             for doubt in part.doubts:
                 print(f"{name}, {part.title}: {doubt}")
-        papers[planned.experiment.paper] = table = [*lines(planned, told, between(text, name))]
-        text = filled(text, name, table)
-    PAGE.write_text(filled(text, "claims", overview(papers)), encoding="utf-8")
+        store(name, [*judged(planned, told, stored(name))])
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(page(text, {name: stored(name) for name in SHORT}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train every method on every scenario of digits that comes with Equipoise, at the defaults, and write the table in docs/defaults.md.
+"""Train every method on every scenario of digits that comes with Equipoise, at the defaults, and write the table of docs/defaults.md.
 
 python tools/defaults.py                          # or make defaults: three quarters of an hour on two cores; finished runs are kept
 python tools/defaults.py --method mine            # only its row
@@ -8,11 +8,12 @@ import argparse
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 import numpy as np
-from claims import between, cells, filled
+from claims import filled
 from rich.progress import Progress, TaskID
+from stored import Rows, grid, store, stored
 
 from equipoise.federation.history import History
 from equipoise.federation.method import parse
@@ -85,12 +86,24 @@ def learned(history: History) -> bool:
     return not history.failure(LAST)
 
 
-def table(found: Found) -> Iterator[str]:
-    """A line per method."""
-    yield f"| method | {' | '.join(f'`{name}`' for name in EMBEDDED)} |"
-    yield "|---|" + "---:|" * len(EMBEDDED)
+def table(found: Found) -> Iterator[list[str]]:
+    """A row per method."""
+    yield ["method", *(f"`{name}`" for name in EMBEDDED)]
     for method, of in found.items():
-        yield f"| `{method}` | {' | '.join(shown(of[name]) for name in EMBEDDED)} |"
+        yield [f"`{method}`", *(shown(of[name]) for name in EMBEDDED)]
+
+
+def summary(rows: Rows) -> Iterator[list[str]]:
+    """A row per scenario: FedAvg, the bound of pooled data, the lowest and the median method that learns, and the methods that do not."""
+    yield ["scenario", "`fedavg`", "`centralised`", "median of the methods", "lowest that learns", "only guesses"]
+    names = [row[0] for row in rows[1:]]
+    for number, scenario in enumerate(rows[0][1:], 1):
+        cells = {name: row[number] for name, row in zip(names, rows[1:], strict=True) if row[number] != "–"}
+        learning = {name: int(cell) for name, cell in cells.items() if "†" not in cell}
+        lowest = min(learning, key=lambda name: learning[name])
+        guessing = ", ".join(name for name in cells if name not in learning)
+        middle = f"{median(learning.values()):.0f}"
+        yield [scenario, cells["`fedavg`"], cells["`centralised`"], middle, f"{learning[lowest]} ({lowest})", guessing]
 
 
 def shown(cell: list[History]) -> str:
@@ -109,12 +122,11 @@ def main() -> None:
     given = parser.parse_args()
     suitable = [name for name in METHODS if "sensitive" not in parse(name).needs]  # images have no sensitive attributes
     found = trained(given.method or suitable, given.runs, given.jobs)
-    text = PAGE.read_text(encoding="utf-8")
-    head, rule, *rows = table(found)
-    kept = {cells(row)[0]: row for row in between(text, "defaults")[2:]} if given.method else {}
-    known = kept | {cells(row)[0]: row for row in rows}
-    ordered = [known[name] for name in map("`{}`".format, METHODS) if name in known]
-    PAGE.write_text(filled(text, "defaults", [head, rule, *ordered]), encoding="utf-8")
+    head, *rows = table(found)
+    known = {row[0]: row for row in (*(stored("defaults")[1:] if given.method else ()), *rows)}
+    ordered = [head, *(known[name] for name in map("`{}`".format, METHODS) if name in known)]
+    store("defaults", ordered)
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), "defaults", grid(summary(ordered))), encoding="utf-8")
 
 
 if __name__ == "__main__":

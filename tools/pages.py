@@ -1,10 +1,11 @@
 """What the pages say that the code knows: a hook of MkDocs that fills in the parts of docs/*.md between markers when the site is built.
 
-A page holds ``<!-- NAME -->`` where a key of ``GENERATED`` shall stand.
+A page holds ``<!-- NAME -->`` where a key of ``GENERATED`` shall stand, and ``<!-- data/NAME.csv -->`` where that table shall.
 """
 
 from __future__ import annotations
 
+import csv
 import html
 import json
 import re
@@ -21,9 +22,12 @@ from equipoise.core.settings import RunSettings, Settings
 from equipoise.methods import METHODS
 from equipoise.networks import NETWORKS
 from equipoise.records.record import Record
+from equipoise.runs.experiment import experiment_names, read_experiment
 from equipoise.system.ranges import meaning as said, usual
 
 RULES: dict[str, type[Rule]] = {rule.__name__: rule for entry in METHODS.values() for rule in entry.rules}
+DOCS = Path(__file__).parents[1] / "docs"
+STORED = re.compile(r"<!-- (data/[\w-]+\.csv) -->")
 LABEL = re.compile(r"^((?:[A-Z][a-z]+)(?: [a-z]+)?): ", flags=re.M)
 
 
@@ -201,7 +205,27 @@ def record() -> str:
     return "\n".join([*table("key", "meaning"), *rows])
 
 
+def experiments() -> str:
+    """A line for each experiment of a paper."""
+    rows = []
+    for name in experiment_names():
+        experiment = read_experiment(name)
+        small = experiment.runs(embedded=True) or "–" if experiment.reads else "not needed"
+        where = "claims" if name.startswith("claims/") else experiment.citation.rsplit(", ", 1)[1]
+        rows.append(row(code(name), where, experiment.title, experiment.runs(), small, len(experiment.ours)))
+    titles = ("experiment", "of the paper", "what it shows", "runs", "with `--embedded`", "choices of ours")
+    return "\n".join([*table(*titles), *rows])
+
+
+def stored(path: Path) -> str:
+    """A table of results that a CSV file holds."""
+    with path.open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    return "\n".join([*table(*head), *(row(*cells) for cells in rows)])
+
+
 GENERATED = {
+    "experiments": experiments,
     "record": record,
     "settings": settings,
     "options": options,
@@ -227,7 +251,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     for name, generate in GENERATED.items():
         if f"<!-- {name} -->" in markdown:
             markdown = markdown.replace(f"<!-- {name} -->", generate())
-    return markdown
+    return STORED.sub(lambda found: stored(DOCS / found[1]), markdown)
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Write what was measured on real images into docs/real-data.md, and print what there is to doubt about it.
+"""Write what was measured on real images into docs/data and docs/real-data.md, and print what there is to doubt about it.
 
 equipoise reproduce claims/fedheal-real --data DIR
 python tools/real_data.py --data DIR
 equipoise reproduce fedsac/table2 --data /usr/share/datasets --part fashion-pow
 python tools/real_data.py --data /usr/share/datasets --fedsac
+python tools/real_data.py             # only the page, from docs/data
 
 A cell whose runs are not all there is shown with the seeds that are, and a claim about it as one that cannot be told; one without any
 is left out.
@@ -17,6 +18,7 @@ from statistics import mean, median
 
 import numpy as np
 from claims import ROOT, filled
+from stored import Rows, grid, pivot, selected, store, stored, verdicts, without_rule
 
 from equipoise.federation.history import History
 from equipoise.metrics.statistics import judge
@@ -29,6 +31,12 @@ PAGE = ROOT / "docs" / "real-data.md"
 NAME = "claims/fedheal-real"
 FEDHEAL = "+FedHEAL"
 SCENES = ("fashion-pow", "fashion-cla", "fashion-dir1", "fashion-dir2", "fashion-dir3")
+TITLES = ("", "AVG", "AVG, paper", "STD", "STD, paper")  # of the page's table of results on photographs
+COLLABORATION = (
+    "method",
+    *(f"{what}, {of}" for what in ("fairness", "best client") for of in ("last", "last 20", "best", "paper")),
+    "seeds",
+)
 BLOCK = 5  # rounds whose models are averaged, as in the table
 
 Runs = Mapping[tuple[str, str], Sequence[History]]
@@ -102,7 +110,7 @@ def intervals(part: str, runs: Runs) -> Iterator[str]:
     seeds = sorted(plain.keys() & fair.keys())
     if not seeds:
         return
-    yield "| rounds | AVG FedAvg | AVG with FedHEAL | difference | STD FedAvg | STD with FedHEAL | difference |"
+    yield "| rounds | AVG FedAvg | AVG with FedHEAL | AVG difference | STD FedAvg | STD with FedHEAL | STD difference |"
     yield f"|---|{'---:|' * 6}"
     for k in range(len(plain[seeds[0]])):
         shown = [f"{BLOCK * k + 1}–{BLOCK * (k + 1)}"]
@@ -114,10 +122,8 @@ def intervals(part: str, runs: Runs) -> Iterator[str]:
         yield f"| {' | '.join(shown)} |"
 
 
-def collaboration(part: Block, reached: Block) -> Iterator[str]:
-    """A line per method: its fairness and its best client, in the last round, over the last 20 and in the best one, beside the paper's."""
-    yield "| method | fairness, last | last 20 | best | paper | best client, last | last 20 | best | paper | seeds |"
-    yield f"|---|{'---:|' * 9}"
+def collaboration(part: Block, reached: Block) -> Iterator[list[str]]:
+    """A row per method: its fairness and its best client, in the last round, over the last 20 and in the best one, and the paper's."""
     for row in reached.rows:
         shown, n = [row], 0
         for block, what in ((part, "fairness"), (reached, "max")):
@@ -126,7 +132,7 @@ def collaboration(part: Block, reached: Block) -> Iterator[str]:
             shown.append(_published(entries[0]))
             n = max([n, *(len(entry.values) for entry in entries if entry is not None)])
         if n:
-            yield f"| {' | '.join([*shown, str(n)])} |"
+            yield [*shown, str(n)]
 
 
 def _published(entry: ReproducedValue | None) -> str:
@@ -136,45 +142,64 @@ def _published(entry: ReproducedValue | None) -> str:
     return number(entry.paper) + ("" if entry.paper_std is None else f" ± {entry.paper_std:g}")
 
 
-def fill_collaboration(data: str, base: Path) -> None:
-    """Fill in FedSAC's scenes, and what it is without either half."""
+def store_collaboration(data: str, base: Path) -> None:
+    """Store FedSAC's scenes, and what it is without either half."""
     fairness, best, fairness_without, best_without = (
         {part.name: part for part in agreement.collect(planned).parts}
         for planned in (
             reproduce.plan(f"fedsac/table{k}", base, data=data, parts=SCENES, seeds=3) for k in (1, 2, 3, 4)
         )
     )
-    text = PAGE.read_text(encoding="utf-8")
-    for scene in SCENES:
-        text = filled(text, f"fedsac {scene}", collaboration(fairness[scene], best[scene]))
-    text = filled(text, "fedsac ablation", ablation(fairness_without, best_without))
-    PAGE.write_text(text, encoding="utf-8")
+    for name, ours_of, reached in (("fashion", fairness, best), ("ablation", fairness_without, best_without)):
+        rows = [
+            [ours_of[scene].title.split()[-1], *row]
+            for scene in SCENES
+            for row in collaboration(ours_of[scene], reached[scene])
+        ]
+        store(f"fedsac {name}", [["scene", *COLLABORATION], *rows])
 
 
-def ablation(fairness: Mapping[str, Block], best: Mapping[str, Block]) -> Iterator[str]:
-    """The lines of :func:`collaboration` for all scenes in one table."""
-    for k, scene in enumerate(SCENES):
-        head, rule, *lines = collaboration(fairness[scene], best[scene])
-        if not k:
-            yield from (f"| scene {head}", f"|---{rule}")
-        title = fairness[scene].title.split()[-1]
-        yield from (f"| {title} {line}" for line in lines)
+def beside_paper(rows: Rows, what: str) -> Iterator[list[str]]:
+    """A row per method and a column per scene: the mean over the last 20 rounds, and the paper's number in brackets."""
+    scene, method, last, paper = (
+        rows[0].index(name) for name in ("scene", "method", f"{what}, last 20", f"{what}, paper")
+    )
+    shown = (row for row in rows[1:] if row[last] != UNDEFINED)
+    return pivot(
+        ((row[method], row[scene], f"{row[last]} ({row[paper].partition(' ')[0]})") for row in shown), "method"
+    )
+
+
+def page(text: str) -> str:
+    """The page with the short forms of what is stored."""
+    text = filled(text, "office results", grid(selected(stored(f"{NAME} office results"), TITLES)))
+    head, *judged = stored(f"{NAME} office claims")
+    judged += stored(f"{NAME} digits claims")[1:]
+    text = filled(text, NAME, grid(verdicts([head, *judged], ["what"], ["where", "measure"])))
+    for what in ("fairness", "best client"):
+        text = filled(text, f"fedsac {what}", grid(beside_paper(stored("fedsac fashion"), what)))
+    return filled(text, "fedsac ablation", grid(beside_paper(stored("fedsac ablation"), "fairness")))
 
 
 def main() -> None:
-    """Fill the page in."""
+    """Store what was measured, and fill the page in."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, help="the folder of the papers' data sets")
+    parser.add_argument("--data", help="the folder of the papers' data sets; without it, only the page is filled in")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "reproduce", help="where the runs are kept")
-    parser.add_argument("--fedsac", action="store_true", help="fill in FedSAC on Fashion-MNIST in place of FedHEAL")
+    parser.add_argument("--fedsac", action="store_true", help="store FedSAC on Fashion-MNIST instead of FedHEAL")
     given = parser.parse_args()
-    if given.fedsac:
-        fill_collaboration(str(Path(given.data).absolute()), given.runs)
-        return
-    planned = reproduce.plan(NAME, given.runs, data=str(Path(given.data).absolute()))
+    if given.data and given.fedsac:
+        store_collaboration(str(Path(given.data).absolute()), given.runs)
+    elif given.data:
+        store_domains(str(Path(given.data).absolute()), given.runs)
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def store_domains(data: str, base: Path) -> None:
+    """Store FedHEAL's rows, claims and rounds."""
+    planned = reproduce.plan(NAME, base, data=data)
     runs = reproduce.histories(planned)
     result = agreement.collect(planned, ended=runs)
-    text = PAGE.read_text(encoding="utf-8")
     for part in result.parts:
         for doubt in part.doubts:
             print(f"{part.title}: {doubt}")
@@ -186,8 +211,8 @@ def main() -> None:
             ("rounds", intervals(part.name, runs)),
             ("course", course(part.name, runs)),
         ):
-            text = filled(text, f"{NAME} {part.name} {what}", lines)
-    PAGE.write_text(text, encoding="utf-8")
+            if rows := [*lines]:
+                store(f"{NAME} {part.name} {what}", without_rule(rows))
 
 
 if __name__ == "__main__":
