@@ -66,7 +66,7 @@ def _network() -> nn.Module:
 
 
 def table(found: Found) -> Iterator[str]:
-    """A line per method: the average over the groups, the worst group and the standard deviation over the groups."""
+    """A line per method: the worst group and the average over the groups."""
     yield f"| method | {' | '.join(found)} |"
     yield "|---|" + "---:|" * len(found)
     for method in found["nobody attacks"]:
@@ -76,8 +76,8 @@ def table(found: Found) -> Iterator[str]:
 def shown(histories: list[History]) -> str:
     """Means over the seeds, of the worst group with its standard deviation."""
     each = [history.summary(LAST) for history in histories]
-    avg, worst, std = ([of[key] for of in each] for key in ("avg", "worst", "std"))
-    return f"{mean(avg):.1f} / {mean(worst):.1f} ± {stdev(worst):.1f} / {mean(std):.1f}"
+    avg, worst = ([of[key] for of in each] for key in ("avg", "worst"))
+    return f"{mean(worst):.1f} ±{stdev(worst):.1f}, {mean(avg):.1f}"
 
 
 def main() -> None:
