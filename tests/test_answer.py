@@ -81,8 +81,8 @@ def spread(values: list[float]) -> float:
 VERBS = {
     r"(?:raises|and) mean accuracy by ([\d.]+)": (np.mean, 1),
     r"costs ([\d.]+) points of mean accuracy": (np.mean, -1),
-    r"raises the worst group by ([\d.]+)": (np.min, 1),
-    r"lowers the worst group by ([\d.]+)": (np.min, -1),
+    r"raises the worst group(?:, \w+,)? by ([\d.]+)": (np.min, 1),
+    r"lowers the worst group(?:, \w+,)? by ([\d.]+)": (np.min, -1),
     r"(?:narrows) the spread over groups by ([\d.]+)": (spread, -1),
     r"widens the spread over groups by ([\d.]+)": (spread, 1),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Final, NamedTuple, cast
 
@@ -55,16 +55,17 @@ class Panel(NamedTuple):
     about: str
     title: str
     noun: str
+    note: str
     better: str
     digits: int
     unit: str
     effects: Sequence[Effect]
-    beyond: bool = False  # the table of the groups
 
     @property
     def scale(self) -> str:
-        """The unit of the numbers."""
-        return "%" if self.unit == "points" and self.about in ("mean", "worst") else self.unit
+        """What the numbers are, their unit, and which way is better."""
+        unit = "%" if self.unit == "points" and self.about in ("mean", "worst") else self.unit
+        return ", ".join(filter(None, (self.note, unit, f"{self.better} is better")))
 
     @property
     def span(self) -> tuple[float, float]:
@@ -95,64 +96,69 @@ class Panel(NamedTuple):
 
     def text(self, effect: Effect) -> str:
         """A number with its interval and the difference to the first method, in words."""
-        ends = interval((effect.low, effect.high), self.digits)
-        text = f"{effect.method}: {number(effect.mean, self.digits)} {ends}".rstrip()
+        text = f"{effect.method}: {number(effect.mean, self.digits)} {self.interval(effect)}".rstrip()
         if not effect.test or effect.test["difference"] is None:
             return text
-        change = f"{number(effect.test['difference'], self.digits, sign=True)} {interval((effect.test['low'], effect.test['high']), self.digits, sign=True)}"
         p = effect.test["holm"] if effect.test["family"] > 1 else effect.test["p"]
-        return f"{text}; difference {change.strip()}" + (f", p {p_value(p)}" if p is not None else "")
+        return f"{text}; difference {self.tested(effect)}" + (f", p {p_value(p)}" if p is not None else "")
+
+    def interval(self, effect: Effect) -> str:
+        """The 95 % interval of a number."""
+        return interval((effect.low, effect.high), self.digits)
+
+    def tested(self, effect: Effect) -> str:
+        """The difference to the first method, with its 95 % interval."""
+        test = effect.test
+        if test is None or test["difference"] is None:
+            return ""
+        ends = interval((test["low"], test["high"]), self.digits, sign=True)
+        return f"{number(test['difference'], self.digits, sign=True)} {ends}".rstrip()
 
 
 def panels(comparison: content.Document) -> list[Panel]:
-    """What the first figure shows: mean, worst group and spread of the main measure, the gap between people, the reward of contributions."""
+    """What the first figure shows: mean, worst group and spread of the main measure, the gap between people, the reward of contributions.
+
+    Methods that failed are not shown, unless all did: their numbers would hide those of the others.
+    """
+    return [panel for panel in _panels(comparison) if panel.effects]
+
+
+def _panels(comparison: content.Document) -> Iterator[Panel]:
     measure, rows, over = measure_of(comparison), comparison["methods"], comparison["spread"]
     places = {row["method"]: place for place, row in enumerate(rows)}
+    most = 100.0 if measure.points == "points" else math.inf
+    some = not all(row["failed"] for row in rows)
 
-    def panel(
-        rows: Sequence[content.Row], key: str, about: str, title: str, noun: str, unit: str, digits: int
-    ) -> Panel:
+    def panel(about: str, rows: Iterable[object], key: str, title: str, noun: str, note: str = "") -> Panel:
         better = STATISTICS[key].of(measure).better
-        ends = (
-            measure.ends
-            if about in ("mean", "worst")
-            else (-100.0 if about == "reward" else 0.0, 100.0 if unit == "points" else math.inf)
-        )
-        effects = [_effect(row, key, better, ends, places) for row in rows]
-        shown = [effect for effect in effects if effect.mean is not None]
-        return Panel(about, title, noun, better, digits, unit, shown)
+        ends = measure.ends if about in ("mean", "worst") else (-100.0, 100.0) if about == "reward" else (0.0, most)
+        shown = [cast(content.Row, row) for row in rows]
+        effects = [_effect(row, key, better, ends, places) for row in shown if not (some and row.get("failed"))]
+        unit, digits = ("points", 2) if about == "reward" else (measure.points, measure.digits)
+        return Panel(about, title, noun, note, better, digits, unit, [e for e in effects if e.mean is not None])
 
-    unit, digits = measure.points, measure.digits
-    made = [panel(rows, "avg", "mean", f"Mean {measure.noun}", f"mean {measure.noun}", unit, digits)]
+    yield panel("mean", rows, "avg", f"Mean {measure.noun}", f"mean {measure.noun}")
     if len(rows[0]["groups"]) > 1:
-        made.append(panel(rows, "worst", "worst", "Worst group", "the worst group", unit, digits))
-        made.append(panel(rows, "std", "spread", "Spread over groups (STD)", "the spread over groups", unit, digits))
+        worst = {group for row in rows if not row["failed"] for group in row["worst_groups"]}
+        name = f", {next(iter(worst))}," if len(worst) == 1 else ""
+        yield panel("worst", rows, "worst", "Worst group", f"the worst group{name}", "".join(worst if name else ()))
+        yield panel("spread", rows, "std", "Spread over groups", "the spread over groups", "standard deviation")
     elif over:
-        worst = "the worst client" if over["tenth"] == 1 else f"the worst {over['tenth']} clients"
-        of_clients = cast(Sequence[content.Row], over["methods"])
-        made.append(
-            panel(of_clients, "worst10", "worst", f"{worst[4].upper()}{worst[5:]}", worst, unit, digits)._replace(
-                beyond=True
-            )
-        )
-        made.append(
-            panel(of_clients, "std", "spread", "Spread over clients (STD)", "the spread over clients", unit, digits)
-        )
+        worst_clients = "the worst client" if over["tenth"] == 1 else f"the worst {over['tenth']} clients"
+        title = f"{worst_clients[4].upper()}{worst_clients[5:]}"
+        yield panel("worst", over["methods"], "worst10", title, worst_clients, "their mean" * (over["tenth"] > 1))
+        spread = ("Spread over clients", "the spread over clients", "standard deviation")
+        yield panel("spread", over["methods"], "std", *spread)
     for treated in sorted(content.treated(comparison), key=lambda treated: not treated.attribute)[:1]:
         key, title = next(iter(two_gaps(treated, measure).items()))
-        people = cast(Sequence[content.Row], treated.parity["methods"])
-        of = f"the {treated.noun} gap in {title}"
-        made.append(
-            panel(people, key, "gap", f"Gap by {treated.noun}: {title}", of, unit, digits)._replace(beyond=True)
-        )
+        noun, note = f"the {treated.noun} gap in {title}", f"highest less lowest {RATES.get(key, title)}"
+        yield panel("gap", treated.parity["methods"], key, f"Gap by {treated.noun}", noun, note)
     if rewards := comparison["collaboration"]:
-        of_rewards = cast(Sequence[content.Row], rewards["methods"])
-        made.append(
-            panel(
-                of_rewards, "fairness", "reward", "Collaborative fairness", "collaborative fairness", "points", 2
-            )._replace(beyond=True)
-        )
-    return [panel for panel in made if panel.effects]
+        noun, note = "collaborative fairness", "100 × correlation of what clients give and get"
+        yield panel("reward", rewards["methods"], "fairness", "Collaborative fairness", noun, note)
+
+
+RATES: Final = {"equal_opportunity": "true-positive rate", "accuracy_gap": "accuracy", "error_gap": "mean error"}
 
 
 def few(shown: Sequence[Panel], n: int) -> list[Panel]:
@@ -161,9 +167,7 @@ def few(shown: Sequence[Panel], n: int) -> list[Panel]:
         return [*shown]
     panel = next((panel for panel in shown if panel.about == "worst"), shown[0])
     first, *others = panel.effects
-    ranked = sorted(
-        (e for e in others if e.mean is not None), key=lambda e: e.mean or 0.0, reverse=panel.better == "higher"
-    )
+    ranked = sorted(others, key=lambda effect: effect.mean or 0.0, reverse=panel.better == "higher")
     kept = {first.method, *(effect.method for effect in ranked[: n - 1])}
     return [panel._replace(effects=[e for e in panel.effects if e.method in kept]) for panel in shown]
 
@@ -228,8 +232,7 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     if not better:
         worst = [method for method in changes if changes[method]]
         if not worst:
-            what = "test samples" if seeds == 1 else "seeds"
-            return f"no method is shown to differ from {first}: the {what} do not tell them apart."
+            return f"no method is shown to differ from {first}" + (f" with {seeds} seeds." if seeds > 1 else ".")
         names = notes.listed(worst) if len(worst) < 3 else plural(len(worst), "method")
         return f"no method is shown to be better than {first}, and {names} {'is' if len(worst) == 1 else 'are'} worse."
     rest = [method for method in changes if method != leading]
@@ -237,19 +240,15 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     end = ""
     if rest and not differing:
         end = f"; no other method is shown to differ from {first}"
-    worse_only = not any(effect.better for method in differing for _, effect in changes[method])
-    one = len(differing) == 1
+    ways = {effect.better for method in differing for _, effect in changes[method]}
+    way = "differ" if len(ways) > 1 else "better" if True in ways else "worse"
+    one, too = len(differing) == 1, ", too" * (way != "worse")
+    verb = ("differs" if one else "differ") if way == "differ" else f"{'is' if one else 'are'} {way}"
     if differing:
         names = notes.listed(differing) if len(differing) < 3 else plural(len(differing), "other method")
-        how = (
-            f"{'is' if one else 'are'} worse than {first}"
-            if worse_only
-            else f"{'differs' if one else 'differ'} from {first}, too"
-        )
-        end = f"; {names} {how}"
-    short = f"{'is' if one else 'are'} worse" if worse_only else f"{'differs' if one else 'differ'}, too"
+        end = f"; {names} {verb} {'from' if way == 'differ' else 'than'} {first}{too}"
     cost = f" but {worse[0]}" if worse else ""
-    for close in (end, f"; {plural(len(differing), 'other')} {short}" if differing else end):
+    for close in (end, f"; {plural(len(differing), 'other')} {verb}{too}" if differing else end):
         for gains in (better[:2], better[:1]):
             if len((text := f"{leading} {_joined(gains)}{cost}{close}.").split()) <= words:
                 return text
@@ -285,7 +284,7 @@ def _change(panel: Panel, effect: Effect) -> str:
     if panel.about in ("gap", "spread"):
         return f"{'narrows' if effect.better else 'widens'} {panel.noun} by {by}"
     up = bool(effect.better) == (panel.better == "higher")
-    whose = f"{panel.noun}'s error" if panel.about == "worst" and panel.better == "lower" else panel.noun
+    whose = f"the error of {panel.noun}" if panel.about == "worst" and panel.better == "lower" else panel.noun
     return f"{'raises' if up else 'lowers'} {whose} by {by}"
 
 
@@ -374,7 +373,8 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
     n = len(comparison["seeds"])
     several = len(comparison["methods"]) > 1
     if n == 1:
-        yield f"One seed proves nothing: another can {'reverse the order' if several else 'give other numbers'}. Run at least three."
+        other = "reverse the order" if several else "give other numbers"
+        yield f"One seed proves nothing: intervals are over its test samples, and another seed can {other}. Run at least three."
         return
     for key, what in (("worst", "for the worst group"), ("avg", "on average")):
         leader = comparison["leaders"].get(key)
@@ -384,10 +384,22 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
         }
         if leader and needed:
             label = min(needed, key=needed.__getitem__)
-            yield f"{n} seeds do not tell {leader['leading']} from {label} {what}; about {needed[label]} would."
+            yield f"{n} seeds do not tell {leader['leading']} from {label} {what}; about {needed[label]} would, if they differ as measured."
             return
     if n == 2:
         yield "Two seeds say little about chance: run at least three before you rely on a difference."
+
+
+def legend(comparison: content.Document, shown: Sequence[Panel]) -> str:
+    """What the marks of the figure are."""
+    seeds = len(comparison["seeds"])
+    over = f"{seeds} seeds" if seeds > 1 else "the test samples"
+    text = f"Dots: means; lines: 95{PERCENT} intervals over {over}."
+    if not any(effect.test for panel in shown for effect in panel.effects):
+        return text
+    test = "a paired test over the seeds" if seeds > 1 else "its interval over the test samples"
+    first = comparison["methods"][0]["method"]
+    return f"{text} In brackets: the difference to {first}; green is better and orange worse, where {test}, corrected for all methods, shows it."
 
 
 def table(shown: Sequence[Panel]) -> Grid:
@@ -397,10 +409,13 @@ def table(shown: Sequence[Panel]) -> Grid:
     by_panel = [{effect.method: effect for effect in panel.effects} for panel in shown]
 
     def cell(panel: Panel, effect: Effect | None) -> Cell:
-        if effect is None or effect.mean is None:
+        """A number, and below it the difference to the first method, of that its own interval."""
+        if effect is None:
             return Cell(number(None))
-        half = "" if effect.low is None or effect.high is None else number((effect.high - effect.low) / 2, panel.digits)
-        return Cell(number(effect.mean, panel.digits), half, best=bool(effect.better))
+        ends = panel.tested(effect) or panel.interval(effect)
+        return Cell(
+            number(effect.mean, panel.digits), ends=ends, best=bool(effect.better), worse=effect.better is False
+        )
 
     rows = tuple(
         (

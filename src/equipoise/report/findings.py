@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from equipoise.report import answer, document as content, notes
+from equipoise.report import answer, document as content
 from equipoise.report.document import measure_of
 from equipoise.report.figures_of_groups import loss_curve
 from equipoise.report.formatting import PERCENT, number, with_unit
@@ -37,12 +37,13 @@ def worst_group(compared: Comparison) -> str:
     worst = {
         method["method"]: next(iter(method["worst_groups"]), None) for method in methods if len(method["groups"]) > 1
     }
-    groups = list(dict.fromkeys(group for group in worst.values() if group is not None))
-    if not groups or None in worst.values() or len(groups) > MANY:
+    groups = list(dict.fromkeys(group for method in methods for group in method["worst_groups"]))
+    if not groups or len(compared["methods"][0]["groups"]) < 2 or None in worst.values() or len(groups) > MANY:
         return ""
     if len(groups) > 1:
-        return f"{notes.listed(groups)} are served worst, each by some methods"
-    return f"{groups[0]} is served worst" + (" by every method" if len(worst) > 1 else "")
+        return f"{' or '.join(groups)} is served worst, depending on method and seed"
+    every = "every method" if len(methods) == len(compared["methods"]) else "every method that learned"
+    return f"{groups[0]} is served worst" + (f" by {every}" if len(worst) > 1 else "")
 
 
 def served_worst(compared: Comparison) -> str:

@@ -110,7 +110,8 @@ def lines(name: str, width: int) -> list[str]:
 class Cell(NamedTuple):
     """One entry of a table: a number, half of its 95 % interval, the difference to the first method, whether it is the best.
 
-    `interval` is the 95 % interval of the difference, where it has one; `ends` is that of the number itself.
+    `interval` is the 95 % interval of the difference, where it has one; `ends` is that of the number itself. `worse`
+    is whether it is shown to be worse than the first.
     """
 
     mean: str
@@ -119,6 +120,7 @@ class Cell(NamedTuple):
     best: bool = False
     interval: str = ""
     ends: str = ""
+    worse: bool = False
 
     @property
     def text(self) -> str:

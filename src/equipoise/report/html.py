@@ -74,7 +74,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
         name: Picture(name, _heading(name, compared, parts), svg(name, figure, [*compared.runs]), caption(name, parts))
         for name, figure in drawings.draw_all(compared).items()
     }
-    shown = answer.panels(document)
+    few = answer.few(answer.panels(document), pages.ROWS)
     served = [*_sheets(measured[1:], compared), *_every_client(compared), *_thresholds(compared)]
     costs = [
         layout.communication(compared),
@@ -107,8 +107,9 @@ def page(compared: Comparison, choice: str = "") -> Page:
         "Equipoise report",
         _facts(compared),
         answer.headline(document),
-        answer.few(shown, pages.ROWS),
-        answer.table(answer.few(shown, pages.ROWS)) if shown else None,
+        few,
+        answer.table(few) if few else None,
+        answer.legend(document, few) + MANY.format(len(compared.runs)) * (len(compared.runs) > pages.ROWS),
         answer.notices(document),
         [Link("How settings were chosen, with all draws", choice)] * bool(choice),
         [section for section in sections if section.blocks or section.parts],
@@ -119,6 +120,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
     )
 
 
+MANY: Final = " Of {} methods the first is shown, and those that are best for the worst; Statistics has all."
 WHO: Final = ("bars", "rates", "spread", "plane", "contributions", "presence")
 TRAINING: Final = ("convergence", "losses", "clients", "weights", "measured", "consistency", "neurons")
 STATISTICS: Final = ("tradeoff", "differences")

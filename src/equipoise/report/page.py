@@ -97,7 +97,7 @@ class Page:
     title : in the reader's words.
     facts : how much it is about, in a line.
     headline : the answer, in a sentence.
-    panels, table : the figure and the table that show it; none where there is nothing to compare.
+    panels, table, legend : the figure and the table that show it, none where there is nothing to compare; and what their marks are.
     notices : what to be careful with.
     links : to other pages.
     sections : the evidence; ``folded`` until the reader asks.
@@ -113,6 +113,7 @@ class Page:
     headline: str = ""
     panels: Sequence[Panel] = ()
     table: Grid | None = None
+    legend: str = ""
     notices: Sequence[str] = ()
     links: Sequence[Link] = ()
     sections: Sequence[Section] = ()

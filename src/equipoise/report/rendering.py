@@ -68,7 +68,8 @@ def rich_sheets(sheets: Iterable[Sheet], width: int) -> list[Group]:
 def _beyond_groups(comparison: Document) -> list[Sheet]:
     """The numbers of the first figure, where the table of the groups does not have them."""
     shown = panels(comparison)
-    if {panel.about for panel in shown} <= {"mean"} or not any(panel.beyond for panel in shown):
+    in_table = {"mean", "worst", "spread"} if len(comparison["methods"][0]["groups"]) > 1 else {"mean"}
+    if {panel.about for panel in shown} <= in_table:
         return []
     grid = table(shown)
     narrow = {title: title.replace(" ", "\n") for title in grid.titles}
