@@ -296,32 +296,20 @@ class Counting(nn.Linear):
 
 nan = torch.full((5, 4), float("nan"))
 MESSAGES: dict[str, Callable[[], Any]] = {
-    "unknown method": lambda: parse("fedhael"),
     "two set the weights": lambda: parse("afl+fedheal"),
-    "unknown hyper-parameter": lambda: parse("fedheal(taw=0.4)"),
-    "unknown preset": lambda: parse("fedheal:relesed"),
-    "out of range": lambda: parse("fedheal(tau=2)"),
     "not a part": lambda: parse("fedavg+fedheal", {"fphl.tau": 0.4}),
-    "lengths": lambda: fit(spoiled((1, "y", torch.zeros(4, dtype=torch.int64)))),
     "labels": lambda: fit(spoiled((0, "y", torch.tensor([0, 1, 2, 0, 1])))),
-    "shapes": lambda: fit(spoiled((1, "x", torch.zeros(5, 3)))),
-    "empty": lambda: fit(spoiled((0, "x", torch.zeros(0, 4)), (0, "y", torch.zeros(0, dtype=torch.int64)))),
     "groups": lambda: fit(tests={"North": spoiled()[0]}, groups=["North", "South"]),
     "state": lambda: fit(net=Counting()),
-    "one sample": lambda: fit(net=nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), batch_size=1),
     "classifier": lambda: fit(
         net=nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Conv1d(4, 2, 1), nn.Flatten()), method="fedpac"
     ),
-    "dropout": lambda: fit(net=nn.Sequential(nn.Linear(4, 3), nn.Dropout(), nn.Linear(3, 2)), engine="stacked"),
     "quorum": lambda: fit(spoiled((0, "x", nan), (1, "x", nan))),
     "diverged": lambda: fit(solver=eq.SGD(1e30)),
     "adam": lambda: eq.Adam().travel(torch.ones(1)),
     "settings": other_settings,
     "directory": other_directory,
     "checkpoint": other_checkpoint,
-    "no checkpoint": lambda: eq.Federation(nn.Linear(4, 2), spoiled()).resume("empty"),
-    "no run": lambda: runs.load(Path("nowhere")),
-    "unknown scenario": lambda: eq.scenario("digit"),
 }
 
 

@@ -9,14 +9,18 @@ import csv
 import html
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import describe
+import typer
 from docstrings import Docstrings, parts
 from mkdocs.structure.files import File
 
+from equipoise.cli import main as cli
 from equipoise.core.rule import SEES, Rule
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.methods import METHODS
@@ -25,6 +29,9 @@ from equipoise.records.record import Record
 from equipoise.runs.experiment import experiment_names, read_experiment
 from equipoise.system.ranges import meaning as said, usual
 
+COMMANDS: dict[str, Any] = {
+    name: command for name, command in vars(typer.main.get_command(cli.app))["commands"].items() if not command.hidden
+}
 RULES: dict[str, type[Rule]] = {rule.__name__: rule for entry in METHODS.values() for rule in entry.rules}
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = re.compile(r"<!-- (data/[\w-]+\.csv) -->")
@@ -198,6 +205,53 @@ def options() -> str:
     return "\n".join([*table("option", "meaning", "default"), *rows])
 
 
+# commands
+def commands() -> str:
+    """A line for each command."""
+    rows = [row(code(name), summary_of(command)) for name, command in COMMANDS.items()]
+    return "\n".join([*table("command", "what it does"), *rows])
+
+
+def summary_of(command: Any) -> str:
+    """The first line of a command's help."""
+    return plain(str(command.help).splitlines()[0])
+
+
+def options_of(name: str) -> str:
+    """The arguments and options of a command, or of the commands of a group, except those of the table of settings and of ``run``."""
+    rows = [*parameter_rows(COMMANDS[name], SHARED.get(name, frozenset()))]
+    for part, command in getattr(COMMANDS[name], "commands", {}).items():
+        required = "".join(f" {argument_name(p)}" for p in command.params if p.param_type_name == "argument")
+        rows += [row(code(f"{name} {part}{required}"), summary_of(command), ""), *parameter_rows(command)]
+    return "\n".join([*table("option", "meaning", "default"), *rows])
+
+
+def argument_name(argument: Any) -> str:
+    """An argument as the line of usage writes it."""
+    return argument.metavar or argument.name.upper()
+
+
+def parameter_rows(command: Any, without: frozenset[str] = frozenset()) -> Iterator[str]:
+    """A row for each argument and option of a command; its help has the default in brackets, or it is a plain value."""
+    for parameter in command.params:
+        names = [*parameter.opts, *parameter.secondary_opts]
+        if not parameter.help or {"--json", *without} & {*names}:
+            continue
+        meaning, _, default = parameter.help.partition(" [default: ")
+        if not default and not (parameter.default is None or parameter.default is False or parameter.default == ""):
+            default = "yes" if parameter.default is True else str(parameter.default)
+        shown = argument_name(parameter)
+        if parameter.param_type_name == "option":
+            names[0] += f" {parameter.metavar}" * bool(parameter.metavar)
+            shown = ", ".join(map(code, names))
+        yield row(shown, re.sub(r"(?<!\.)\.$", "", meaning), default.rstrip(".").removesuffix("]"))
+
+
+SETTINGS = {f"--{f.name.replace('_', '-')}" for f in (*fields(RunSettings), *fields(Settings))}
+OF_RUN = SETTINGS | {option for parameter in COMMANDS["run"].params for option in parameter.opts}
+SHARED = {"run": frozenset(SETTINGS), "compare": frozenset(OF_RUN), "tune": frozenset(OF_RUN - {"--seed"})}
+
+
 def record() -> str:
     """The keys of a record, which its type describes."""
     _, (section,), _ = parts(Record.__doc__ or "")
@@ -229,6 +283,8 @@ GENERATED = {
     "record": record,
     "settings": settings,
     "options": options,
+    "commands": commands,
+    **{f"options of {name}": partial(options_of, name) for name in COMMANDS},
     "method table": method_table,
     "methods": methods,
     "what leaves a site": what_leaves,
