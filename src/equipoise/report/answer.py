@@ -242,8 +242,8 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
         end = f"; no other method is shown to differ from {first}"
     ways = {effect.better for method in differing for _, effect in changes[method]}
     way = "differ" if len(ways) > 1 else "better" if True in ways else "worse"
-    one, too = len(differing) == 1, ", too" * (way != "worse")
-    verb = ("differs" if one else "differ") if way == "differ" else f"{'is' if one else 'are'} {way}"
+    single, too = len(differing) == 1, ", too" * (way != "worse")
+    verb = ("differs" if single else "differ") if way == "differ" else f"{'is' if single else 'are'} {way}"
     if differing:
         names = notes.listed(differing) if len(differing) < 3 else plural(len(differing), "other method")
         end = f"; {names} {verb} {'from' if way == 'differ' else 'than'} {first}{too}"

@@ -20,8 +20,8 @@ MANY: Final = 4  # names that a title has
 
 def figure(name: str, compared: Comparison, usual: str) -> str:
     """The title of a figure, by its name; the ``usual`` one where nothing is found."""
-    found = FIGURES.get(name)
-    return (found(compared) if found else "") or usual
+    finding = FIGURES.get(name)
+    return (finding(compared) if finding else "") or usual
 
 
 def table(sheet: Sheet, compared: Comparison) -> str:

@@ -186,16 +186,16 @@ def _tests(compared: Comparison, tests: Sequence[layout.Sheet]) -> Iterator[Sect
     """The paired tests, a table per measure, or why there are none."""
     if not (len([m for m in compared["methods"] if not m["bound"]]) > 1 or tests):
         return
-    one, first = len(compared["seeds"]) == 1, compared["methods"][0]["method"]
+    alone, first = len(compared["seeds"]) == 1, compared["methods"][0]["method"]
     made: list[Block] = [Table(sheet.grid, f"{sheet.heading}: difference to {first}", kind="lines") for sheet in tests]
     none = "No test is possible: it takes two common seeds, and differences that vary between them."
     points = compared.measure.points
     the = f"In {points}: the" if points else "The"
-    said = [ONE_SEED.format(the=the)] if one else [PAIRED.format(the=the), *[HOLM] * any(s.corrected for s in tests)]
+    said = [ONE_SEED.format(the=the)] if alone else [PAIRED.format(the=the), *[HOLM] * any(s.corrected for s in tests)]
     yield Section(
         "tests",
         "Statistical tests",
-        [*made, Text(" ".join(said), "caption")] if tests else [Text(NO_TEST if one else none)],
+        [*made, Text(" ".join(said), "caption")] if tests else [Text(NO_TEST if alone else none)],
     )
 
 
