@@ -9,6 +9,7 @@ import html
 import json
 import re
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from mkdocs.structure.files import File
 from equipoise.core.rule import SEES, Rule
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.methods import METHODS
+from equipoise.metrics import definitions
+from equipoise.metrics.measures import ACCURACY
 from equipoise.networks import NETWORKS
 from equipoise.records.record import Record
 from equipoise.system.ranges import meaning as said, usual
@@ -201,6 +204,15 @@ def record() -> str:
     return "\n".join([*table("key", "meaning"), *rows])
 
 
+def statistics(name: str) -> str:
+    """A list of `equipoise.metrics.definitions`: title, key, formula, better direction and source of each statistic."""
+    rows = [
+        row(entry.title, code(entry.key), entry.formula or "–", entry.better or "–", entry.source)
+        for entry in (statistic.of(ACCURACY) for statistic in getattr(definitions, name) if statistic.column)
+    ]
+    return "\n".join([*table("column", "key", "formula", "better", "source"), *rows])
+
+
 GENERATED = {
     "record": record,
     "settings": settings,
@@ -211,6 +223,11 @@ GENERATED = {
     "by what the server sees": by_sight,
     "scenarios": scenarios,
     "networks": networks,
+    "statistics over groups": partial(statistics, "GROUPS"),
+    "indices over clients": partial(statistics, "INDICES"),
+    "numbers of collaboration": partial(statistics, "COLLABORATION"),
+    "gaps between groups": partial(statistics, "PARITY"),
+    "gaps of predicted numbers": partial(statistics, "ERRORS"),
 }
 
 
