@@ -147,11 +147,11 @@ GROUPS: Final = (
 )
 
 
-def _index(key: str, place: tuple[int, int], index: Any, better: Any, *text: str, **more: Any) -> Statistic:
-    return Statistic(key, lambda a, measure: index(a), better, *text, place=place, **more)
+def _index(key: str, place: tuple[int, int], index: Any, better: Any, *text: Any, **more: Any) -> Statistic:
+    return Statistic(key, lambda a, measure: index(a), better, *text, **{"place": place, **more})
 
 
-def _even(title: str, index: Callable[[ArrayLike], Any], better: Any, *text: str, digits: int = 4) -> Statistic:
+def _even(title: str, index: Callable[[ArrayLike], Any], better: Any, *text: Any, digits: int = 4) -> Statistic:
     """An index without a unit."""
     more: Any = {"title": title, "power": 0, "digits": digits, "shown": lambda measure: False}
     return _index(title.lower(), (2, 0), index, better, *text, **more)
@@ -209,7 +209,7 @@ OWN: Final = (
 )
 
 
-def _entry(key: str, better: Any = "", *text: str, **more: Any) -> Statistic:
+def _entry(key: str, better: Any = "", *text: Any, **more: Any) -> Statistic:
     """A number that is there under its key, or follows, and by default is not tested."""
     return Statistic(key, more.pop("compute", None), better, *text, **{"tested": False, **more})
 
