@@ -8,9 +8,10 @@ import numpy as np
 
 from equipoise.metrics.calibration import calibration_of_sums
 from equipoise.metrics.groups import Counts, Gap, Parity, parity, rates_of
-from equipoise.metrics.intervals import newcombe, rate_gaps, wilson
+from equipoise.metrics.intervals import newcombe, wilson
 from equipoise.metrics.performance import Value
 from equipoise.records.treatment import errors
+from helpers import rate_gaps
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]

@@ -23,6 +23,9 @@ from equipoise.data.batch import Batch
 from equipoise.data.samples import read
 from equipoise.engines.job import Answer, Job
 from equipoise.federation.method import Method
+from equipoise.metrics.definitions import PARITY
+from equipoise.metrics.gaps import Decisions
+from equipoise.metrics.intervals import Interval
 from equipoise.records.history import History
 from equipoise.records.record import lines
 from equipoise.testing.federations import (  # noqa: F401 (for the tests that import them from here)
@@ -377,3 +380,9 @@ def shares(weights: Tensor, mask: Tensor) -> Tensor:
     """Weight [M, G] of each client in each column, of ``weights`` [M] and a ``mask`` [M, G] (FedHEAL, Eq. 9); 0 where all are masked."""
     c = mask.to(weights.dtype)
     return weights[:, None] * c * torch.nan_to_num(weights.sum() / (weights @ c), 0, 0, 0)
+
+
+def rate_gaps(*given: Any, **more: Any) -> dict[str, Interval]:
+    """Intervals of the gaps of rates in a table, in [0, 1]."""
+    gaps = [gap for gap in PARITY if gap.column and "calibration" not in gap.key]
+    return {gap.key: Interval(*(end / 100 for end in gap.compute(Decisions(*given, **more)).ends)) for gap in gaps}

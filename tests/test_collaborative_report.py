@@ -26,7 +26,7 @@ from equipoise.report import (
     rich_table,
     verdict,
 )
-from equipoise.report.columns import COLLABORATION
+from equipoise.report.columns import collaboration
 from equipoise.report.layout import Grid, sheets
 from equipoise.report.sentences import evidence
 from equipoise.report.statistics import Comparison
@@ -103,7 +103,7 @@ def cells_of(histories: list[History]) -> dict[str, Any]:
     """Cells of the first method by column."""
     content = collaboration_grid(comparison(histories))
     assert content is not None
-    return dict(zip((column.key for column in COLLABORATION), content.rows[0][1], strict=True))
+    return dict(zip((column.key for column in collaboration()), content.rows[0][1], strict=True))
 
 
 # the comparison
@@ -202,12 +202,12 @@ def test_every_table_holds_the_numbers(seeds: int) -> None:
     histories = several(seeds)
     found = comparison(histories)
     page = Page(render(histories))
-    titles = [column.title for column in COLLABORATION]
+    titles = [column.title for column in collaboration()]
     table = next(t for t in page.tables if "fairness" in t[0])
     assert table[0] == ["Method", *titles]
     for text in (shown(found), markdown(found), latex(found), page.text):
         for method in found["collaboration"]["methods"]:
-            for column in COLLABORATION:
+            for column in collaboration():
                 key, digits = column.key, column.digits
                 cell = method[key]
                 if cell["mean"] is not None and not (key == "bcf" and method["satisfied"]):

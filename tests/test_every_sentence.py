@@ -19,11 +19,12 @@ from scipy import stats
 
 import equipoise as eq
 from equipoise.metrics import class_counts
-from equipoise.metrics.intervals import rate_gaps, wilson
+from equipoise.metrics.intervals import wilson
 from equipoise.report import committee
 from equipoise.report.layout import Sheet, over_clients, over_groups, paired_tests, sheets
 from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.statistics import Comparison
+from helpers import rate_gaps
 from pages_of_people import IN_FORCE, SITES, People, people
 from test_true_sentences import NUMBER, Study, Truth, check_evidence, near, read
 

@@ -36,7 +36,6 @@ from equipoise.metrics.intervals import (
     Outcome,
     difference,
     interval,
-    rate_gaps,
     resampled,
 )
 from equipoise.metrics.measures import ACCURACY
@@ -46,7 +45,7 @@ from equipoise.report import comparison, markdown, render, rich_table, verdict
 from equipoise.report.layout import over_clients, sheets
 from equipoise.report.sentences import evidence
 from equipoise.report.statistics import Comparison
-from helpers import in_one
+from helpers import in_one, rate_gaps
 
 
 def scores(predicted: Any, y: Any, loss: float = 1.0, C: int = 4) -> dict[str, Any]:

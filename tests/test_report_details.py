@@ -18,8 +18,8 @@ from scipy import stats
 
 from equipoise.cli import main as cli
 from equipoise.federation.history import History
-from equipoise.metrics import MEASURES, holm, spread
-from equipoise.metrics.definitions import INDICES
+from equipoise.metrics import MEASURES, definitions, holm, spread
+from equipoise.metrics.definitions import INDICES, Statistic
 from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import last_rounds
@@ -93,7 +93,7 @@ def test_groups_have_the_same_indices() -> None:
 
 
 @in_one("column", [column for block in columns.blocks_over_clients(ACCURACY)[1:] for column in block])
-def test_the_direction_of_an_index_is_that_of_evenness(column: columns.Column) -> None:
+def test_the_direction_of_an_index_is_that_of_evenness(column: Statistic) -> None:
     even, uneven = (spread(a)[column.key].value for a in ([0.6, 0.6, 0.6], [0.3, 0.6, 0.9]))
     (index,) = [index for index in INDICES if index.key == column.key]
     assert TERMS[column.title].better == index.better == ("higher" if even > uneven else "lower")
@@ -308,8 +308,8 @@ def test_every_title_is_explained() -> None:
     blocks = (
         columns.over_groups(ACCURACY),
         *columns.blocks_over_clients(ACCURACY),
-        columns.COLLABORATION,
-        columns.PARITY,
+        columns.collaboration(),
+        [gap for gap in definitions.PARITY if gap.column],
     )
     titles = {column.title for block in blocks for column in block}
     titles |= {title for k, title in MEASURES.items() if k != "accuracy"}

@@ -15,17 +15,17 @@ from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_ty
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from pages import GENERATED
 from rich.console import Console
 
 import equipoise
 from equipoise.federation.history import History
 from equipoise.metrics import definitions
-from equipoise.metrics.definitions import GROUPS, Statistic
+from equipoise.metrics.definitions import GROUPS, PARITY, Statistic
+from equipoise.metrics.gaps import Estimate
 from equipoise.metrics.groups import OF_CLASS
-from equipoise.metrics.performance import Value
-from equipoise.records import summary
+from equipoise.metrics.performance import Value, percent
 from equipoise.report import (
-    columns,
     comparison,
     document,
     figures,
@@ -33,7 +33,6 @@ from equipoise.report import (
     markdown,
     render,
     rich_table,
-    statistics,
     write,
 )
 from equipoise.report.document import Document
@@ -85,12 +84,10 @@ MEDIAN = Statistic(
 )
 
 
-def test_a_number_is_one_entry_and_its_column_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_statistic_is_one_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = several(3)
     before = comparison(runs)
-    for module in (statistics, summary, definitions):  # the list, wherever it is read
-        monkeypatch.setattr(module, "GROUPS", (*GROUPS, MEDIAN))
-    monkeypatch.setattr(columns, "_GROUPS", (*columns._GROUPS, columns.Column("median", "median")))
+    monkeypatch.setattr(definitions, "GROUPS", (*GROUPS, MEDIAN))
     monkeypatch.setattr(figures, "draw_all", lambda found: {})
     found = comparison(runs)
     expected = 100 * np.mean([np.median(of.group_table()[1][-5:].mean(axis=0)) for of in runs if of.label == "afl"])
@@ -115,6 +112,68 @@ def test_a_number_is_one_entry_and_its_column_another(monkeypatch: pytest.Monkey
         (tmp_path / "tests-accuracy.tex").read_text(),
     ):
         assert "median" in shown
+
+
+SUFFICIENCY = Statistic(
+    "sufficiency",
+    lambda between: between.largest("ppv", "npv"),
+    "lower",
+    "the larger of max_g PPV(g) − min_g PPV(g) and max_g NPV(g) − min_g NPV(g)",
+    "Barocas, Hardt and Narayanan, 2023",
+    rates=("ppv", "npv"),
+    difference="the larger of those of both predictive values",
+)
+OVERALL = Statistic(
+    "distance",
+    lambda between: Estimate(percent(between.fairness.gap("tpr").to_overall)),
+    "lower",
+    "max_g |TPR(g) − TPR|",
+    "FairBatch",
+)
+
+
+def without(found: Any, *keys: str) -> Any:
+    """A document without the numbers of some gaps."""
+    for part in ({"methods": [found["group_fairness"]]}, found["group_fairness"], found["other_rounds"] or {}):
+        for row in part.get("methods", []):
+            for numbers in (row, row.get("versus"), row.get("intervals"), row.get("leaders")):
+                for key in keys:
+                    (numbers or {}).pop(key, None)
+    return found
+
+
+def test_a_gap_is_one_entry_and_one_function(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = [hospital(n, 15, seed, label) for seed, n in enumerate((20, 40)) for label in ("fedavg", "afl")]
+    before = comparison(runs)
+    monkeypatch.setattr(definitions, "PARITY", (*PARITY, SUFFICIENCY, OVERALL))
+    monkeypatch.setattr(figures, "draw_all", lambda found: {})
+    found = comparison(runs)
+    first, other = found["group_fairness"]["methods"]
+    expected = []
+    for treated in (run.group_fairness() for run in runs if run.label == "fedavg"):
+        woman, man = treated["groups"].values()
+        expected.append(max(abs(woman[key][0] - man[key][0]) for key in ("ppv", "npv")))
+        assert (
+            treated["intervals"]["sufficiency"][0] <= treated["sufficiency"] <= treated["intervals"]["sufficiency"][1]
+        )
+    assert first["sufficiency"]["mean"] == pytest.approx(np.mean(expected))
+    assert first["distance"]["mean"] is not None
+    assert first["intervals"]["distance"] is None
+    assert runs[0].statistics()["group_fairness"]["sufficiency"] == pytest.approx(expected[0])
+    assert other["versus"]["sufficiency"]["seeds"] == 2
+    assert found["group_fairness"]["leaders"]["sufficiency"]["leading"] == "fedavg"
+    text = io.StringIO()
+    Console(file=text, width=200).print(rich_table(found, 200))
+    save_latex(runs, tmp_path)
+    page, tests = render(runs), (tmp_path / "tests-group-fairness.tex").read_text()
+    for shown in (text.getvalue(), markdown(found), latex(found), page, tests, GENERATED["gaps between groups"]()):
+        assert "sufficiency" in shown
+        assert "distance" in shown
+    for shown in (page, GENERATED["gaps between groups"]()):
+        assert "Barocas, Hardt and Narayanan, 2023" in shown
+    for shown in (page, markdown(found)):
+        assert "; sufficiency, the larger of those of both predictive values." in shown
+    assert without(found, "sufficiency", "distance") == before
 
 
 @pytest.mark.share(4)

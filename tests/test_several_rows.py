@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from statsmodels.stats.proportion import confint_proportions_2indep
 
 import equipoise as eq
 from equipoise.metrics.groups import RATES, by_person, class_counts, effective, moments, variance
-from equipoise.metrics.intervals import log_ratio, rate_gaps
+from equipoise.metrics.intervals import log_ratio, means_gap
 from equipoise.records.meta import TOGETHER
+from helpers import rate_gaps
 from test_measures_of_people import share
 
 
@@ -201,3 +203,7 @@ def test_intervals_hold_the_truth_where_people_have_several_rows() -> None:
             above[k] += ends[0] > 0
     assert above[0] <= 9
     assert above[1] >= 16
+
+
+def test_a_gap_of_means_has_no_interval_if_the_variance_of_a_group_is_not_known() -> None:
+    assert means_gap({"a": (1.0, math.nan, 1), "b": (2.0, 0.1, 40)}).ends is None

@@ -24,6 +24,8 @@ from equipoise.cli import main as cli
 from equipoise.core.rule import SEES, Rule
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.methods import METHODS
+from equipoise.metrics import definitions
+from equipoise.metrics.measures import ACCURACY
 from equipoise.networks import NETWORKS
 from equipoise.records.record import Record
 from equipoise.runs.experiment import experiment_names, read_experiment
@@ -278,6 +280,15 @@ def stored(path: Path) -> str:
     return "\n".join([*table(*head), *(row(*cells) for cells in rows)])
 
 
+def statistics(name: str) -> str:
+    """A list of `equipoise.metrics.definitions`: title, key, formula, better direction and source of each statistic."""
+    rows = [
+        row(entry.title, code(entry.key), entry.formula or "–", entry.better or "–", entry.source)
+        for entry in (statistic.of(ACCURACY) for statistic in getattr(definitions, name) if statistic.column)
+    ]
+    return "\n".join([*table("column", "key", "formula", "better", "source"), *rows])
+
+
 GENERATED = {
     "experiments": experiments,
     "record": record,
@@ -291,6 +302,11 @@ GENERATED = {
     "by what the server sees": by_sight,
     "scenarios": scenarios,
     "networks": networks,
+    "statistics over groups": partial(statistics, "GROUPS"),
+    "indices over clients": partial(statistics, "INDICES"),
+    "numbers of collaboration": partial(statistics, "COLLABORATION"),
+    "gaps between groups": partial(statistics, "PARITY"),
+    "gaps of predicted numbers": partial(statistics, "ERRORS"),
 }
 
 

@@ -5,12 +5,12 @@ They say nothing about another seed. Groups are drawn apart from each other, so 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.groups import Counts, Gap, effective, parity, rates_of, sizes_of
+from equipoise.metrics.groups import effective, rates_of, sizes_of
 from equipoise.metrics.performance import tenth
 
 Table = NDArray[np.float64]
@@ -57,10 +57,19 @@ class Interval(NamedTuple):
         """The same, extended to the observed number: without an error it ends at 1, without a success at 0."""
         return Interval(min(self.low, observed), max(self.high, observed)) if math.isfinite(self.low) else self
 
+    def times(self, factor: float) -> "Interval":
+        """The same of the number times a factor above 0."""
+        return Interval(factor * self.low, factor * self.high)
+
+    @property
+    def ends(self) -> list[float] | None:
+        """`[low, high]`; None where there is no interval."""
+        return [*self] if math.isfinite(self.low) else None
+
     @property
     def percent(self) -> list[float] | None:
-        """`[low, high]` in percent; None where there is no interval."""
-        return [100 * self.low, 100 * self.high] if math.isfinite(self.low) else None
+        """The same of a share, in percent."""
+        return self.times(100).ends
 
 
 NONE: Final = Interval(math.nan, math.nan)
@@ -223,14 +232,14 @@ def welch(difference: float, first: float, m: float, second: float, n: float, le
 def means_gap(means: Mapping[str, tuple[float, float, float]], level: float = 0.95) -> Interval:
     """Interval of the gap between the highest and the lowest of means of groups, each with its variance and its number of people.
 
-    It is Welch's of the pair of groups that attains it, with the correction of `rate_gaps`, and ends at 0.
+    It is Welch's of the pair of groups that attains it, at level `1 - (1 - level) / (A (A - 1) / 2)` for A groups, and ends at 0.
     """
     if len(means) < 2:
         return NONE
     ordered = sorted(means.values())
     (low, first, m), (high, second, n) = ordered[0], ordered[-1]
     below, above = welch(high - low, first, m, second, n, 1 - (1 - level) / (len(means) * (len(means) - 1) / 2))
-    return Interval(max(0.0, below), above)
+    return Interval(max(0.0, below), above) if math.isfinite(below) else NONE
 
 
 def sizes_by(counts: Mapping[str, Any], rounds: float = 1) -> dict[str, list[float]]:
@@ -246,72 +255,6 @@ def sizes_by(counts: Mapping[str, Any], rounds: float = 1) -> dict[str, list[flo
         key: [effective(np.asarray(counts["moments"][c]) / rounds, people, n, rates.of(key, c).value, key) for c, n in enumerate(every)]
         for key, every in sizes.items()
     }  # fmt: skip
-
-
-def rate_gaps(
-    groups: Mapping[str, Counts], positive: int | None = None, rounds: int = 1, least: int = 1, level: float = 0.95
-) -> dict[str, Interval]:
-    """Intervals of the gaps of `equipoise.metrics.parity`, in [0, 1], over the people who were tested, and over no seeds.
-
-    That of a rate is Newcombe's of the pair of groups that attains it, at level `1 - (1 - level) / (A (A - 1) / 2)` for A groups
-    (Bonferroni), and ends at 0; that of the ratio of selection rates is `log_ratio`, and ends at 1. If several rates or classes count, the ends
-    are the largest of theirs. Of people with several rows the samples are those of `sizes_by`.
-
-    Parameters
-    ----------
-    groups : counts of every group, see `class_counts`.
-    positive : as in `parity`.
-    rounds : how many rounds the counts are the sum of, on the same samples.
-    least : as in `parity`, samples of one round.
-    level : in (0, 1).
-    """
-    fairness = parity(groups, positive, least * rounds)
-
-    sizes = {name: sizes_by(counts, rounds) for name, counts in groups.items()}
-
-    def share(key: str, c: int, name: str) -> tuple[float, float]:
-        """The rate of a group, and of how many samples."""
-        rates = fairness.rates[name]
-        rate, of_class = ("tpr", cast(int, rates.hardest)) if key == "worst_recall" else (key, c)
-        return rates.of(rate, of_class).value, sizes[name][rate][of_class]
-
-    def corrected(gap: Gap) -> float:
-        """The level of the interval of the pair of groups that attains a gap."""
-        return 1 - (1 - level) / (gap.groups * (gap.groups - 1) / 2)
-
-    def gap_interval(key: str, c: int) -> Interval:
-        gap = fairness.gaps[key, c]
-        if gap.groups < 2:
-            return NONE
-        (p, n), (q, m) = share(key, c, gap.highest), share(key, c, gap.lowest)
-        low, high = newcombe(p, wilson(p, n, corrected(gap)), q, wilson(q, m, corrected(gap)))
-        return Interval(max(0.0, low), high)
-
-    def ratio_interval() -> Interval:
-        c = fairness.widest.get("demographic_parity")
-        if c is None or not (gap := fairness.gaps["selection_rate", c]).ratio.defined:
-            return NONE
-        lowest, highest = (share("selection_rate", c, name) for name in (gap.lowest, gap.highest))
-        low, high = log_ratio(*lowest, *highest, corrected(gap))
-        # everybody is selected in both if it has no width, which no number of people would change
-        return Interval(low, min(1.0, high)).holding(gap.ratio.value) if low < high else NONE
-
-    def largest(*keys: str) -> Interval:
-        every = [[gap_interval(key, c) for key in keys] for c in fairness.classes]
-        finite = [ends for of_class in every if all(math.isfinite(ends.low) for ends in of_class) for ends in of_class]
-        if not finite:
-            return NONE
-        return Interval(max(ends.low for ends in finite), max(ends.high for ends in finite))
-
-    return {
-        "accuracy_gap": gap_interval("accuracy", 0),
-        "equal_opportunity": largest("tpr"),
-        "equalised_odds": largest("tpr", "fpr"),
-        "demographic_parity": largest("selection_rate"),
-        "demographic_parity_ratio": ratio_interval(),
-        "predictive_parity": largest("ppv"),
-        "worst_recall": gap_interval("worst_recall", 0),
-    }
 
 
 def _quantiles(values: Table, level: float) -> Interval:

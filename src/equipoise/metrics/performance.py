@@ -1,7 +1,7 @@
 """Accuracy and its spread over groups or clients: pure functions of arrays of accuracies in [0, 1]."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -306,3 +306,19 @@ def gini(accuracies: ArrayLike) -> Value:
         return float((k * (a.size - k) * np.diff(np.sort(a))).sum() / (a.size * a.sum()))
 
     return _measure(accuracies, formula)
+
+
+def gap_between(values: Iterable[float | None]) -> float | None:
+    """The largest less the smallest of those that are known; None of fewer than two."""
+    defined = [value for value in values if value is not None]
+    return or_none(gap(defined)) if len(defined) > 1 else None
+
+
+def percent(value: Value) -> float | None:
+    """A share in percent; None where it is not defined."""
+    return 100 * value.value if value.defined else None
+
+
+def or_none(value: Value) -> float | None:
+    """A number; None where it is not defined."""
+    return value.value if value.defined else None

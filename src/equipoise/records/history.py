@@ -560,6 +560,19 @@ class History:
         """
         return summary.summary(self, last, measure or self.main.name)
 
+    def statistics(self, last: int = 5, measure: str = "") -> dict[str, dict[str, float | None]]:
+        """All statistics of `summary` in one table, by part and key; `None` where one is not defined.
+
+        Parameters
+        ----------
+        last, measure : as in `summary`.
+
+        Returns
+        -------
+        The parts `groups`, `clients` and `collaboration`; and if they were recorded `group_fairness`, and `people sex` of an attribute `sex`.
+        """
+        return summary.statistics(self, self.summary(last, measure))
+
     def group_fairness(self, last: int = 5, positive: int | str | None = None) -> GroupFairness | None:
         """How differently the global model treats the groups: gaps in accuracy and in the rates of its decisions.
 

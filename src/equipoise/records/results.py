@@ -5,68 +5,33 @@ from typing import Any, TypedDict
 Ends = list[float] | None  # of a 95 % interval over the test samples
 
 
-class GroupRates(TypedDict):
-    """How the global model treats one group, in percent.
-
-    Attributes
-    ----------
-    n : test samples in the last of the rounds, null if fewer than so many people that a number must be about.
-    accuracy : of the group.
-    tpr, fpr, selection_rate, ppv, npv : of every class of `GroupFairness.classes`.
-    of_class : how many samples are of each of these, null if too few.
-    bias, calibration_error : of two classes, mean probability of the positive class less its share, in points; and the mean distance of both in
-        ten bins of the probability.
-    worst_recall, worst_class : the class that is recognised worst, and its recall.
-    intervals : Wilson's, by the name of the rate, in percent; of rates by class a list.
-    """
-
-    n: int | None
-    accuracy: float | None
-    tpr: list[float | None]
-    fpr: list[float | None]
-    selection_rate: list[float | None]
-    ppv: list[float | None]
-    npv: list[float | None]
-    of_class: list[int | None]
-    bias: float | None
-    calibration_error: float | None
-    worst_recall: float | None
-    worst_class: int | None
-    intervals: dict[str, Ends | list[Ends]]
-
-
 class GroupFairness(TypedDict):
-    """How differently the global model treats the groups, in percent.
+    """How differently the global model treats the groups, in percent: next to these the gaps of `equipoise.metrics.definitions.PARITY` by key.
+
+    `negative_predictive_parity` is as predictive parity, of those who are not chosen.
 
     Attributes
     ----------
-    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, predictive_parity, worst_recall : see `equipoise.metrics.parity`.
-    demographic_parity_ratio : the lowest selection rate in percent of the highest.
-    negative_predictive_parity : as predictive parity, of those who are not chosen.
-    calibration_gap, calibration_error_gap : of the bias and the calibration error of the groups.
     to_overall : of three rates the largest distance of a group to all groups together.
     of_class : in which class some of these are.
     classes : whose rates are given.
-    groups : the rates of each.
+    groups : of each, in percent:
+        `n`, test samples in the last of the rounds, null if fewer than so many people that a number must be about;
+        `of_class`, how many are of each class of `classes`, null if too few;
+        `accuracy`; and lists by class, `tpr`, `fpr`, `selection_rate`, `ppv` and `npv`;
+        of two classes `bias`, the mean probability of the positive class less its share, in points, and `calibration_error`, the mean
+        distance of both in ten bins of the probability;
+        `worst_recall` and `worst_class`, the class that is recognised worst, and its recall;
+        `intervals`, Wilson's, by the name of the rate; of rates by class a list.
     intervals : `[low, high]` of each difference, 95 % over the test samples.
     undefined : `[group, rate, class]` of rates about no sample, or too few.
     averaged : the rounds.
     """
 
-    accuracy_gap: float | None
-    equal_opportunity: float | None
-    equalised_odds: float | None
-    demographic_parity: float | None
-    demographic_parity_ratio: float | None
-    predictive_parity: float | None
-    negative_predictive_parity: float | None
-    calibration_gap: float | None
-    calibration_error_gap: float | None
-    worst_recall: float | None
     to_overall: dict[str, float | None]
     of_class: dict[str, int]
     classes: list[int]
-    groups: dict[str, GroupRates]
+    groups: dict[str, dict[str, Any]]
     intervals: dict[str, Ends]
     undefined: list[list[str | int]]
     averaged: list[int]
@@ -95,8 +60,8 @@ class People(TypedDict):
 
     Attributes
     ----------
-    treated : `GroupFairness` by value; null where fewer than two values were tested. Of regression, in the unit of the target, `rmse_gap`,
-        `mae_gap`, `error_gap` and `prediction_gap`, the largest less the smallest; their `intervals`, 95 % over the people who were tested; and
+    treated : `GroupFairness` by value; null where fewer than two values were tested. Of regression, in the unit of the target, the gaps of
+        `equipoise.metrics.definitions.ERRORS`, the largest less the smallest; their `intervals`, 95 % over the people who were tested; and
         `groups`, of each `n`, test samples, `rmse`, `mae`, `error`, the mean of predicted less true, and `prediction`, null if too few.
     unknown : test samples of which the value is not known, as of all of a test set without attributes; they are in no value.
     as_groups : whether each test set has the people with one value, and all of these.
@@ -117,6 +82,10 @@ class People(TypedDict):
 class Collaboration(TypedDict):
     """What clients get for what they contribute, in percent.
 
+    Next to these are the numbers of `equipoise.metrics.definitions.COLLABORATION` by key, except those in `gain`, `bcf` and `bytes`.
+    `fairness` and `spearman` are of the last round, `fairness_mean` is over the last rounds, and `fairness_oracle` the best of all rounds,
+    which picks the round by the test data.
+
     Attributes
     ----------
     round : the last in which the clients were evaluated.
@@ -126,10 +95,7 @@ class Collaboration(TypedDict):
     noise : two standard errors of a difference of two clients, each tested on so many samples of its own; points.
     alone : what clients reach alone, in points: `noise`, the standard error of one client's; `range`, the best less the worst; of how many
         last `rounds` it is the mean, and `spread`, the mean standard deviation between these, null of one.
-    fairness, spearman : 100 x the correlation of contribution and reward.
-    fairness_mean, max_mean : over the last rounds.
-    fairness_oracle, max_oracle : the best of all rounds, which picks the round by the test data.
-    max, mean, min : over the clients.
+    max_mean, max_oracle : the highest reward over the last rounds, and the best of all rounds.
     gain : over what each reaches alone: `mean`, `std` (ddof 0), and how many are `worse_off`.
     bcf : bounded collaborative fairness: `rate`, percent of the clients within their bounds, whether it is `satisfied` by all, who violates a
         bound (`lower_violations`, `upper_violations`, `literal_upper_violations`), and the worst margins (`lower_margin`, `upper_margin`).
@@ -142,15 +108,8 @@ class Collaboration(TypedDict):
     range: float | None
     noise: float | None
     alone: dict[str, float | None]
-    fairness: float | None
-    spearman: float | None
-    fairness_mean: float | None
-    fairness_oracle: float | None
     max_mean: float | None
     max_oracle: float | None
-    max: float | None
-    mean: float | None
-    min: float | None
     gain: dict[str, float | None]
     bcf: dict[str, Any]
     bytes: dict[str, float | None] | None

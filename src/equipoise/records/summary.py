@@ -1,20 +1,21 @@
 """The numbers that summarise a run."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from equipoise.metrics import definitions
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import bounded_fairness, client_range, collaboration_gain, noise, rank_fairness
 from equipoise.metrics.communication import full_model, traffic
-from equipoise.metrics.definitions import GROUPS, spread
-from equipoise.metrics.measures import Measure, measures_of, named
-from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean
+from equipoise.metrics.definitions import spread
+from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
+from equipoise.metrics.performance import Value, best, best_round, gap, last_rounds, mean, or_none, percent
 from equipoise.records.record import Record, number
 from equipoise.records.results import Collaboration
-from equipoise.records.treatment import or_none, percent
+from equipoise.records.treatment import Numbers
 from equipoise.records.validation import worst_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def summary(history: "History", last: int, name: str) -> dict[str, Any]:
     rounds, table = history.group_table(name)
     values = last_rounds(table, last)
     counts = history.group_counts
-    numbers = {column.key: measure.shown(column.compute(values, counts, measure)) for column in GROUPS}
+    numbers = {column.key: measure.shown(column.compute(values, counts, measure)) for column in definitions.GROUPS}
     groups = dict(zip(history.groups, values.tolist(), strict=True))
     worst = None if numbers["worst"] is None else history.groups[measure.worst_at(values)]
     clients = history.over_clients(last) if measure.main else np.empty(0)
@@ -86,6 +87,25 @@ def summary(history: "History", last: int, name: str) -> dict[str, Any]:
         "group_fairness": history.group_fairness(last) if measure.main and _rated(history) else None,
         **({"people": people} if measure.main and (people := history.people(last)) else {}),
         **({"task": task, "measure": name, "unit": measure.unit} if (task := history.meta.get("task")) else {}),
+    }
+
+
+def statistics(history: "History", numbers: Mapping[str, Any]) -> dict[str, Numbers]:
+    """All statistics of a run by part, from its summary: those of each list of `equipoise.metrics.definitions` under their keys.
+
+    Parameters
+    ----------
+    numbers : what :func:`summary` returned.
+    """
+    together = numbers["collaboration"]
+    treated = {f"people {name}": people["treated"] for name, people in numbers.get("people", {}).items()}
+    treated["group_fairness"] = numbers["group_fairness"]
+    gaps = definitions.PARITY if history.main == ACCURACY else definitions.ERRORS
+    return {
+        "groups": {statistic.key: numbers[statistic.key] for statistic in definitions.GROUPS},
+        "clients": numbers["clients"],
+        "collaboration": {c.key: c.compute(together) for c in definitions.COLLABORATION} if together else {},
+        **{name: {gap.key: part[gap.key] for gap in gaps} for name, part in treated.items() if part},
     }
 
 
@@ -125,7 +145,7 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
     worse_off, (top, middle, bottom) = gain.worse_off if gain.mean.defined else None, client_range(reward)
     n, contributed = history.tested, history.meta.get("contribution") or {}
     error, spread = noise(reward, n), mean(history.honest_only(np.array(contributed.get("spread", ()))))
-    return {
+    together = {
         "round": rounds[-1],
         "clients": len(reward),
         "tested": int(n) if n > 0 else None,
@@ -158,6 +178,7 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
         },
         "bytes": _bytes(history.records),
     }
+    return cast(Collaboration, together)
 
 
 def _bytes(records: Sequence[Record]) -> dict[str, float | None] | None:

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics.calibration import calibration_of_sums
+from equipoise.metrics import definitions
 from equipoise.metrics.classification import RATES
+from equipoise.metrics.definitions import Statistic, two_stated
+from equipoise.metrics.gaps import Decisions, Errors, Estimate, Row
 from equipoise.metrics.groups import (
     ESTIMABLE,
     OF_CLASS,
-    OF_NUMBERS,
     Counts,
     Positive,
     Rates,
@@ -21,24 +22,19 @@ from equipoise.metrics.groups import (
     parity,
     people_of,
     rates_of,
-    variance,
     withheld_of_class,
 )
-from equipoise.metrics.intervals import means_gap, rate_gaps, sizes_by, wilson
+from equipoise.metrics.intervals import sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY
-from equipoise.metrics.performance import UNDEFINED, Value, gap
+from equipoise.metrics.performance import Value, percent
 from equipoise.records.record import Record, Sums
-from equipoise.records.results import GroupFairness, GroupRates, People, Site
+from equipoise.records.results import Ends, GroupFairness, People, Site
 from equipoise.system.grouping import by_name
 
 if TYPE_CHECKING:
     from equipoise.records.history import History
 
-OF_SITES: Final = ("demographic_parity", "equal_opportunity")  # gaps inside sites
-OF_NUMBERS_AT_SITES: Final = ("mae_gap", "error_gap")  # those of numbers
-OF_ERRORS: Final = ("rmse", "mae", "error", "prediction")  # of the numbers that are predicted for a group
 Numbers = dict[str, float | None]
-Row = Mapping[str, NDArray[np.float64]]  # sums over the samples with one value of an attribute
 
 
 def counts_by_round(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
@@ -176,20 +172,15 @@ def sites(rounds: Sequence[Mapping[str, Mapping[str, Row]]], about: Positive | N
         name: {value: added(rows, R / len(each)) for value, rows in by_name(each).items()}
         for name, each in by_name(rounds).items()
     }
-    gaps = {
-        name: parity(groups, c, enough * R)
-        for name, groups in counts.items()
-        if sum(people_of(sums)["accuracy"][0] >= enough * R for sums in groups.values()) > 1
-    }
-    level = 1 - 0.05 / max(1, sum(each.demographic_parity.defined for each in gaps.values()))
+    estimable = sum(parity(groups, c, enough * R).demographic_parity.defined for groups in counts.values())
+    level = 1 - 0.05 / max(1, estimable)
     by_site: dict[str, Site] = {}
     for name, groups in counts.items():
-        gap = gaps.get(name)
-        ends = rate_gaps(groups, c, R, enough, level) if gap and gap.demographic_parity.defined else {}
+        gaps, intervals = _estimated(two_stated(definitions.PARITY), Decisions(groups, c, R, enough, level))
         by_site[name] = {
             "groups": {value: _site_rates(group, c, R, least) for value, group in groups.items()},
-            "gaps": {key: percent(getattr(gap, key)) if gap else None for key in OF_SITES},
-            "intervals": {key: ends[key].percent if key in ends else None for key in OF_SITES},
+            "gaps": gaps,
+            "intervals": intervals,
         }
     return by_site
 
@@ -198,14 +189,15 @@ def sites_of_numbers(rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: i
     """As :func:`sites`, the errors of numbers that are predicted."""
     enough = max(least, ESTIMABLE)
     each = by_name(rounds)
-    estimable = sum(errors(rows, enough)["mae_gap"] is not None for rows in each.values())
+    keys = [gap.key for gap in two_stated(definitions.ERRORS)]
+    estimable = sum(errors(rows, enough)[keys[0]] is not None for rows in each.values())
     by_site: dict[str, Site] = {}
     for name, rows in each.items():
         gaps, shown = errors(rows, enough, level=1 - 0.05 / max(1, estimable)), errors(rows, least)["groups"]
         by_site[name] = {
             "groups": {value: {key: x[key] for key in ("n", "mae", "error")} for value, x in shown.items()},
-            "gaps": {key: gaps[key] for key in OF_NUMBERS_AT_SITES},
-            "intervals": {key: gaps["intervals"][key] for key in OF_NUMBERS_AT_SITES},
+            "gaps": {key: gaps[key] for key in keys},
+            "intervals": {key: gaps["intervals"][key] for key in keys},
         }
     return by_site
 
@@ -255,42 +247,23 @@ def errors(rounds: Sequence[Mapping[str, Row]], least: int, unknown: int = 0, *,
     """
     rows_of_groups = by_name(rounds)
     people = {name: round(float(rows[-1].get("persons", rows[-1]["n"]))) for name, rows in rows_of_groups.items()}
-    means = {key: {name: _mean(rows, key) for name, rows in rows_of_groups.items()} for key in OF_ERRORS}
-    shown = {
-        key: {name: mean for name, mean in of_key.items() if people[name] >= least and math.isfinite(mean[0])}
-        for key, of_key in means.items()
-    }
+    between = Errors({name: rows for name, rows in rows_of_groups.items() if people[name] >= least}, level)
+    means = {key: between.means(key) for gap in definitions.ERRORS for key in gap.rates}
     unshown = hidden(people, least, unknown)
     by_group: dict[str, dict[str, Any]] = {
         name: {"n": None if name in unshown else people[name]}
-        | {key: of_key[name][0] if name in of_key else None for key, of_key in shown.items()}
+        | {key: of_key[name][0] if name in of_key else None for key, of_key in means.items()}
         for name in rows_of_groups
     }
-    between = {f"{key}_gap": gap_between(mean for mean, *_ in of_key.values()) for key, of_key in shown.items()}
-    counted = all("moments" in row for rows in rows_of_groups.values() for row in rows)
-    ends = {f"{key}_gap": means_gap(of_key, level) for key, of_key in shown.items()}
-    intervals = {
-        key: [*interval] if counted and math.isfinite(interval.low) else None for key, interval in ends.items()
-    }
-    return {"intervals": intervals, **between, "groups": by_group}
+    numbers, intervals = _estimated(definitions.ERRORS, between)
+    return {"intervals": intervals, **numbers, "groups": by_group}
 
 
-def _mean(rows: Sequence[Row], key: str) -> tuple[float, float, float]:
-    """An error of a group, the mean over some rounds, with its variance over people (that of one round), NaN if unknown, and their number.
-
-    The variance of the root of a mean square follows from that of the mean square (delta method).
-    """
-    name = {"rmse": "squares", "mae": "absolute"}.get(key, key)
-    top, bottom = (np.array(OF_NUMBERS) == column for column in (name, "n"))
-    means, spreads = [], []
-    for row in rows:
-        total, people = row["error"] + row["target"] if key == "prediction" else row[name], float(row.get("persons", 0))
-        mean = float(total / row["n"])
-        moments = row.get("moments")
-        spread = math.nan if moments is None else variance(moments, people, float(row["n"]), mean, top, bottom)
-        means.append(math.sqrt(mean) if key == "rmse" else mean)
-        spreads.append(spread / (4 * mean) if key == "rmse" and mean > 0 else spread)
-    return float(np.mean(means)), float(np.mean(spreads)), people
+def _estimated(gaps: Iterable[Statistic], between: Decisions | Errors) -> tuple[Numbers, dict[str, Ends]]:
+    """Some gaps by their keys, and the intervals of those that have such."""
+    estimates: dict[str, Estimate] = {gap.key: gap.compute(between) for gap in gaps}
+    ends = {key: estimate.ends for key, estimate in estimates.items() if estimate.ends is not None}
+    return {key: estimate.value for key, estimate in estimates.items()}, {key: x.ends for key, x in ends.items()}
 
 
 def rates(
@@ -312,52 +285,24 @@ def rates(
         return None
     R = len(rounds)
     sums = {name: added(each, R / len(each)) for name, each in every.items()}  # as if counted in all of these rounds
-    fairness = parity(sums, positive, least * R)
-    calibrated = {name: _calibrated(counts, positive, least * R) for name, counts in sums.items()}
+    between = Decisions(sums, positive, R, least)
+    fairness, calibrated = between.fairness, between.calibrated
     shown = _sizes({name: each[-1] for name, each in every.items()}, fairness.classes, least, unknown)
-    return {
-        "accuracy_gap": percent(fairness.accuracy),
-        "equal_opportunity": percent(fairness.equal_opportunity),
-        "equalised_odds": percent(fairness.equalised_odds),
-        "demographic_parity": percent(fairness.demographic_parity),
-        "demographic_parity_ratio": percent(fairness.gap("selection_rate").ratio),
-        "predictive_parity": percent(fairness.predictive_parity),
-        "negative_predictive_parity": percent(fairness.gap("npv").difference),
-        "calibration_gap": gap_between(each["bias"] for each in calibrated.values()),
-        "calibration_error_gap": gap_between(each["calibration_error"] for each in calibrated.values()),
-        "worst_recall": percent(fairness.worst_recall),
+    numbers, intervals = _estimated(definitions.PARITY, between)
+    treated = {
+        **numbers,
         "to_overall": {key: percent(fairness.gap(key).to_overall) for key in ("accuracy", "tpr", "selection_rate")},
         "of_class": dict(fairness.widest),
         "classes": list(fairness.classes),
         "groups": {
-            name: cast(GroupRates, {**shown[name], **_rates(rates, sums[name], calibrated[name], fairness.classes, R)})
+            name: {**shown[name], **_rates(rates, sums[name], calibrated[name], fairness.classes, R)}
             for name, rates in fairness.rates.items()
         },
-        "intervals": {
-            **{key: ends.percent for key, ends in rate_gaps(sums, positive, R, least).items()},
-            "calibration_gap": means_gap(
-                {name: bias for name, counts in sums.items() if (bias := _bias(counts, R, least))}
-            ).percent,
-        },
+        "intervals": intervals,
         "undefined": [list(what) for what in fairness.undefined],
         "averaged": [t for t, _ in rounds],
     }
-
-
-def _calibrated(counts: Mapping[str, Any], positive: int | None, least: int) -> Numbers:
-    """The calibration of one group in percent; nothing without probabilities."""
-    enough = "scores" in counts and counts.get("scored", least) >= least  # people, of whom rows are no fewer
-    error, bias = calibration_of_sums(counts["scores"], least) if enough else (UNDEFINED, UNDEFINED)
-    sign = -1 if positive == 0 and len(counts["true"]) == 2 else 1  # sums are of the second of two classes
-    return {"bias": percent(Value(sign * bias.value, bias.defined)), "calibration_error": percent(error)}
-
-
-def _bias(counts: Mapping[str, Any], rounds: int, least: int) -> tuple[float, float, float] | None:
-    """Mean probability less class of one group, its variance, and the people, from counts that are the sum of so many rounds."""
-    if "bias" not in counts or (people := float(counts["scored"]) / rounds) < least:
-        return None
-    n, error = float(np.asarray(counts["scores"])[0].sum()) / rounds, calibration_of_sums(counts["scores"])[1].value
-    return error, variance(np.asarray(counts["bias"]) / rounds, people, n, error, (0, 1), (1, 0)), people
+    return cast(GroupFairness, treated)
 
 
 def _sizes(groups: Mapping[str, Counts], classes: Sequence[int], least: int, unknown: int) -> dict[str, Any]:
@@ -391,19 +336,3 @@ def _rates(rates: Rates, counts: Counts, calibrated: Numbers, classes: Sequence[
         "worst_class": hardest,
         "intervals": intervals,
     }
-
-
-def gap_between(values: Iterable[float | None]) -> float | None:
-    """The largest less the smallest of those that are known; None of fewer than two."""
-    defined = [value for value in values if value is not None]
-    return or_none(gap(defined)) if len(defined) > 1 else None
-
-
-def percent(value: Value) -> float | None:
-    """A share in percent; None where it is not defined."""
-    return 100 * value.value if value.defined else None
-
-
-def or_none(value: Value) -> float | None:
-    """A number; None where it is not defined."""
-    return value.value if value.defined else None

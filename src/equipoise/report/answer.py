@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Final, NamedTuple, cast
 
-from equipoise.metrics import definitions
+from equipoise.metrics.definitions import COLLABORATION, GROUPS, INDICES, Statistic
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.meta import LEAK
 from equipoise.report import document as content, notes, sentences
@@ -17,17 +17,6 @@ from equipoise.report.rates import two_gaps
 from equipoise.report.statistics import Comparison
 from equipoise.system.text import key_of, plural
 
-STATISTICS: Final = {
-    statistic.key: statistic
-    for statistics in (
-        definitions.INDICES,
-        definitions.GROUPS,
-        definitions.PARITY,
-        definitions.ERRORS,
-        definitions.COLLABORATION,
-    )
-    for statistic in statistics
-}
 WORDS: Final = 25  # of the headline, at most
 NOTICES: Final = 3
 NAMED: Final = 4  # groups that the title names
@@ -127,38 +116,43 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
     measure, rows, over = measure_of(comparison), comparison["methods"], comparison["spread"]
     places = {row["method"]: place for place, row in enumerate(rows)}
     most = 100.0 if measure.points == "points" else math.inf
+    groups, clients, collaboration = (
+        {entry.key: entry for entry in entries} for entries in (GROUPS, INDICES, COLLABORATION)
+    )
     some = not all(row["failed"] for row in rows)
 
-    def panel(about: str, rows: Iterable[object], key: str, title: str, noun: str, note: str = "") -> Panel:
-        better = STATISTICS[key].of(measure).better
+    def panel(about: str, rows: Iterable[object], entry: Statistic, title: str, noun: str, note: str = "") -> Panel:
+        key, better = entry.key, entry.of(measure).better
         ends = measure.ends if about in ("mean", "worst") else (-100.0, 100.0) if about == "reward" else (0.0, most)
         shown = [cast(content.Row, row) for row in rows]
         effects = [_effect(row, key, better, ends, places) for row in shown if not (some and row.get("failed"))]
         unit, digits = ("points", 2) if about == "reward" else (measure.points, measure.digits)
         return Panel(about, title, noun, note, better, digits, unit, [e for e in effects if e.mean is not None])
 
-    yield panel("mean", rows, "avg", f"Mean {measure.noun}", f"mean {measure.noun}")
+    yield panel("mean", rows, groups["avg"], f"Mean {measure.noun}", f"mean {measure.noun}")
     if len(rows[0]["groups"]) > 1:
         worst = {group for row in rows if not row["failed"] for group in row["worst_groups"]}
         name = f", {next(iter(worst))}," if len(worst) == 1 else ""
-        yield panel("worst", rows, "worst", "Worst group", f"the worst group{name}", "".join(worst if name else ()))
-        yield panel("spread", rows, "std", "Spread over groups", "the spread over groups", "standard deviation")
+        yield panel(
+            "worst", rows, groups["worst"], "Worst group", f"the worst group{name}", "".join(worst if name else ())
+        )
+        yield panel("spread", rows, groups["std"], "Spread over groups", "the spread over groups", "standard deviation")
     elif over:
         worst_clients = "the worst client" if over["tenth"] == 1 else f"the worst {over['tenth']} clients"
         title = f"{worst_clients[4].upper()}{worst_clients[5:]}"
-        yield panel("worst", over["methods"], "worst10", title, worst_clients, "their mean" * (over["tenth"] > 1))
+        yield panel(
+            "worst", over["methods"], clients["worst10"], title, worst_clients, "their mean" * (over["tenth"] > 1)
+        )
         spread = ("Spread over clients", "the spread over clients", "standard deviation")
-        yield panel("spread", over["methods"], "std", *spread)
+        yield panel("spread", over["methods"], clients["std"], *spread)
     for treated in sorted(content.treated(comparison), key=lambda treated: not treated.attribute)[:1]:
         key, title = next(iter(two_gaps(treated, measure).items()))
-        noun, note = f"the {treated.noun} gap in {title}", f"highest less lowest {RATES.get(key, title)}"
-        yield panel("gap", treated.parity["methods"], key, f"Gap by {treated.noun}", noun, note)
+        gap = next(entry for entry in content.gaps_of(treated.parity, measure) if entry.key == key)
+        noun, note = f"the {treated.noun} gap in {title}", f"highest less lowest, {gap.difference.format(seeds='')}"
+        yield panel("gap", treated.parity["methods"], gap, f"Gap by {treated.noun}", noun, note)
     if rewards := comparison["collaboration"]:
         noun, note = "collaborative fairness", "100 × correlation of what clients give and get"
-        yield panel("reward", rewards["methods"], "fairness", "Collaborative fairness", noun, note)
-
-
-RATES: Final = {"equal_opportunity": "true-positive rate", "accuracy_gap": "accuracy", "error_gap": "mean error"}
+        yield panel("reward", rewards["methods"], collaboration["fairness"], "Collaborative fairness", noun, note)
 
 
 def few(shown: Sequence[Panel], n: int) -> list[Panel]:

@@ -19,10 +19,10 @@ from equipoise.data.formats.predictions import Predictions
 from equipoise.data.tables.columns import Columns, several
 from equipoise.metrics.calibration import auc
 from equipoise.metrics.measures import ACCURACY
+from equipoise.metrics.performance import gap_between
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
-from equipoise.records.treatment import gap_between
 from equipoise.report import document as content, layout, rates, sentences
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import PERCENT, Cell, Grid, Section, interval, number, without
@@ -38,8 +38,6 @@ CLUSTERED: Final = (
     "Intervals take the rows of a person together, by the variance of sums over them, and every n is of people."
 )
 SITE: Final = "Site"
-PREDICTIVE: Final = {"ppv": "predictive value"}
-CALIBRATION: Final = {"bias": "bias", "calibration_error": "calibration error"}
 
 
 def audit(
@@ -255,10 +253,10 @@ class Audit:
             parity = treated.parity
             figure = svg(treated.rates, rates.figure(parity)) if measure == ACCURACY else ""
             made.append(Section(treated.gaps_heading, [], self._gaps(treated), "Measure", [*self._said(treated)]))
-            titles = rates.titles(parity, measure) | (PREDICTIVE if self.data.positive else {})
+            titles = rates.titles(parity, measure) | ({"ppv": "predictive value"} if self.data.positive else {})
             texts = without(rates.explained(parity, measure), "missed", "few")
             if self.data.scores is not None:
-                titles |= CALIBRATION
+                titles |= {"bias": "bias", "calibration_error": "calibration error"}
                 texts.append(
                     "Bias: mean probability less share of the positive class, in points: above 0, it is overrated. Calibration error: mean distance of both "
                     "in ten bins of the probability."
@@ -280,16 +278,13 @@ class Audit:
         for column in content.gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
             gap = content.mean_of(method, column.key)
             every = cast(Mapping[str, Any], method["groups"])
-            each = {
-                k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None}
-                for k in rates.behind(column.key)
-            }
-            values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0)
+            each = {k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in column.rates}
+            values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0, default={})
             texts = [rates.NOT_ESTIMABLE, "", "", ""]
             if gap is not None:
-                ends = [choose(values, key=values.__getitem__) for choose in (min, max)]
+                ends = [choose(values, key=values.__getitem__) for choose in (min, max)] if values else []
                 texts = [number(gap, self._digits), interval(content.ends_of(method, column.key), self._digits)]
-                texts += [f"{g} {number(values[g], self._digits)}" for g in ends]
+                texts += [f"{g} {number(values[g], self._digits)}" for g in ends] or ["", ""]
             rows.append((column.title, tuple(map(Cell, texts))))
         return Grid(
             (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest"), tuple(rows)

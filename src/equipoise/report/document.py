@@ -7,9 +7,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar, cast
 
+from equipoise.metrics import definitions
+from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import ACCURACY, Measure, main_in, measures_of, named
 from equipoise.report import columns
-from equipoise.report.columns import Column
 from equipoise.system.text import Said
 
 Numbers = Mapping[str, Any]  # of one run, see `History.summary`
@@ -137,12 +138,12 @@ class Untested(TypedDict):
 
 
 class Measured(Bounded):
-    """A method's numbers of a measure.
+    """A method's numbers of a measure: next to these the statistics of `equipoise.metrics.definitions.GROUPS` over seeds, by key.
+
+    Within one seed they are those of `History.summary`, of another measure than the main one the means of those of every round.
 
     Attributes
     ----------
-    avg, std, worst, gap, client_std : over seeds; within one seed those of `History.summary`, of another measure than the main one the
-        means of those of every round.
     groups, clients : by group; and by index of `equipoise.metrics.spread`, empty when no client was evaluated.
     failed : by seed, why training diverged or the model is no better than guessing, see `equipoise.metrics.failure`.
     intervals : of one seed, the 95 % intervals `[low, high]` over the test samples of `groups` (in their order) and of `avg`, `std`,
@@ -201,14 +202,11 @@ class OfMeasure(Target, Table):
 
 
 class Rewarded(Compared):
-    """What clients get for what they contribute with a method.
+    """What clients get for what they contribute with a method: next to these the numbers of `equipoise.metrics.definitions.COLLABORATION`, by key.
 
     Attributes
     ----------
     alone, satisfied : whether its clients receive nothing; whether no client is outside of its bounds, with any seed.
-    fairness, spearman, max, mean, min, gain, fairness_mean, fairness_oracle : over seeds, see `History.summary`.
-    worse_off, bcf : clients; percent of the clients.
-    down, up : percent of the whole model.
     """
 
     alone: bool
@@ -224,11 +222,10 @@ class Rewards(Table):
 
 
 class OverClients(Bounded):
-    """The spread over clients with a method.
+    """The spread over clients with a method: next to these the indices of `equipoise.metrics.definitions.INDICES` that are shown, by key.
 
     Attributes
     ----------
-    mean, std, worst10, best10, min, max : over seeds, of those that tables show; std with ddof 0.
     intervals : of one seed.
     failed : see `Measured`.
     """
@@ -277,13 +274,12 @@ class RatesOfGroup(TypedDict):
 
 
 class Gaps(Bounded):
-    """How differently a method treats the groups.
+    """How differently a method treats the groups: next to these the gaps of `equipoise.metrics.definitions.PARITY`, or `ERRORS`, by key.
+
+    They are over the seeds that have them, see `History.group_fairness`.
 
     Attributes
     ----------
-    accuracy_gap, equal_opportunity, equalised_odds, demographic_parity, demographic_parity_ratio, predictive_parity, calibration_gap,
-        calibration_error_gap, worst_recall : over the seeds that have it, see `History.group_fairness`.
-    rmse_gap, mae_gap, error_gap, prediction_gap : for regression, instead of these.
     groups : by group.
     intervals : `[low, high]` over the test samples, ends averaged over the seeds.
     worst_groups : of a sensitive attribute, the worst value, by how many seeds have it there.
@@ -433,7 +429,7 @@ def test_of(row: Row, key: str) -> Difference | None:
     return cast(Mapping[str, Difference], row.get("versus") or {}).get(key)
 
 
-def tests_of(rows: Iterable[Row], tested: Iterable[Column]) -> list[Difference]:
+def tests_of(rows: Iterable[Row], tested: Iterable[Statistic]) -> list[Difference]:
     """The differences of rows to the first method that are tested in some columns."""
     return [test for row in rows for column in tested if (test := test_of(row, column.key))]
 
@@ -453,11 +449,12 @@ def without_bounds(methods: Sequence[AnyMethod]) -> list[AnyMethod]:
     return [method for method in methods if not method["bound"]] or list(methods)
 
 
-def gaps_of(fairness: Parity, measure: Measure = ACCURACY, *, calibration: bool = False) -> Sequence[Column]:
+def gaps_of(fairness: Parity, measure: Measure = ACCURACY, *, calibration: bool = False) -> Sequence[Statistic]:
     """The gaps between groups that tables show, from left to right; ``measure`` is the main one, and those of ``calibration`` are extra."""
     if measure != ACCURACY:
-        return [column.of(measure) for column in columns.ERRORS]
-    return columns.parity(fairness["positive"] is None, calibration)
+        return [column.of(measure) for column in definitions.ERRORS]
+    several = fairness["positive"] is None
+    return [gap for gap in definitions.PARITY if gap.column and gap.shown(several, calibration)]
 
 
 def interval_of(method: Row, group: str) -> Sequence[float] | None:
@@ -480,7 +477,7 @@ def means(methods: Iterable[Measured]) -> list[float]:
     return [cell["mean"] for method in methods for cell in method["groups"].values() if cell["mean"] is not None]
 
 
-def columns_of(comparison: OfMeasure) -> list[Column]:
+def columns_of(comparison: OfMeasure) -> list[Statistic]:
     """The statistics over groups that the table of a measure shows, from left to right."""
     methods, measure = comparison["methods"], measure_of(comparison)
     return [

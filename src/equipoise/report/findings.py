@@ -161,7 +161,7 @@ def _gaps(name: str, compared: Comparison) -> str:
     """The largest gap of the first method."""
     treated = next(treated for treated in content.treated(compared.document) if treated.gaps == name)
     measure, row = compared.measure, cast(content.Row, treated.parity["methods"][0])
-    lower = [c for c in content.gaps_of(treated.parity, measure) if answer.STATISTICS[c.key].better == "lower"]
+    lower = [c for c in content.gaps_of(treated.parity, measure) if c.better == "lower"]
     gaps = {column.title: gap for column in lower if (gap := content.mean_of(row, column.key)) is not None}
     if not gaps:
         return "no gap can be estimated"

@@ -10,14 +10,13 @@ from typing import Any, Final, cast
 import numpy as np
 
 from equipoise.metrics.communication import full_model, overhead, traffic
-from equipoise.metrics.definitions import INDICES, spread
+from equipoise.metrics.definitions import INDICES, OWN, Statistic, spread, two_stated
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import ATTENDANCE, History
-from equipoise.records.treatment import OF_NUMBERS_AT_SITES, OF_SITES
 from equipoise.report import document as content, rates, sentences
-from equipoise.report.columns import COLLABORATION, OWN, Column, blocks_over_clients, spread_of
+from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
 from equipoise.report.document import columns_of, gaps_of, interval_of, measure_of, tables
 from equipoise.report.formatting import (
     FAILED,
@@ -119,7 +118,8 @@ def _reward_sheet(comparison: content.Document) -> Iterator[Sheet]:
     """What clients get for what they contribute."""
     if not (table := comparison["collaboration"]):
         return
-    grid = lay_out(table["methods"], COLLABORATION, leaders=table["leaders"])
+    columns = collaboration()
+    grid = lay_out(table["methods"], columns, leaders=table["leaders"])
     where = grid.titles.index("BCF")
     rows = [
         (name, (*cells[:where], cells[where]._replace(mean="yes", half=""), *cells[where + 1 :]))
@@ -129,7 +129,7 @@ def _reward_sheet(comparison: content.Document) -> Iterator[Sheet]:
     ]
     yield _sheet(
         table,
-        COLLABORATION,
+        columns,
         name="collaboration",
         heading="Collaborative fairness",
         caption=sentences.collaboration_caption(comparison, table),
@@ -193,7 +193,7 @@ def _validation_sheet(comparison: content.Document) -> Iterator[Sheet]:
         return
     several, measure = len(_groups(comparison["methods"])) > 1, measure_of(comparison)
     columns = [
-        Column(key, title, digits)
+        Statistic(key, title=title, digits=digits)
         for key, title, digits in (
             ("round", "round", 0),
             (measure.name, "validation", measure.digits),
@@ -252,7 +252,9 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
 
 
-def _columns_of_one_group(columns: list[Column], methods: Sequence[content.Row]) -> tuple[list[Column], list[str]]:
+def _columns_of_one_group(
+    columns: list[Statistic], methods: Sequence[content.Row]
+) -> tuple[list[Statistic], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
     if len(groups) == 1 and all(content.mean_of(method, "avg") is not None for method in methods):
@@ -401,8 +403,7 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
     if not 1 < len(sites) <= MANY:
         return
     numbers = measure != ACCURACY
-    titles = {column.key: column.title for column in gaps_of(parity, measure)}
-    gaps = {key: titles[key] for key in (OF_NUMBERS_AT_SITES if numbers else OF_SITES)}
+    gaps = {column.key: column.title for column in two_stated(gaps_of(parity, measure))}
     shown = ERRORS if numbers else {**RATES, "of_class": f"of {parity['positive']},"}
     values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW_VALUES else []
     digits = measure.digits if measure.of_target else 1
@@ -554,12 +555,12 @@ def every_site(comparison: Comparison) -> Sheet | None:
 def paired_tests(comparison: content.Document) -> list[Sheet]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
     measure = measure_of(comparison)
-    tables_of: list[tuple[str, str, Sequence[content.Row], Sequence[Column]]] = [
+    tables_of: list[tuple[str, str, Sequence[content.Row], Sequence[Statistic]]] = [
         (of_measure["measure"].replace("_", "-"), of_measure["title"], of_measure["methods"], columns_of(of_measure))
         for of_measure in tables(comparison)
     ]
     if together := comparison["collaboration"]:
-        tables_of.append(("collaboration", "Collaborative fairness", together["methods"], COLLABORATION))
+        tables_of.append(("collaboration", "Collaborative fairness", together["methods"], collaboration()))
     if over := comparison["spread"]:
         tables_of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure)))
     tables_of += [
@@ -573,7 +574,7 @@ def paired_tests(comparison: content.Document) -> list[Sheet]:
     return [sheet for sheet in shown if sheet.grid.rows]
 
 
-def _had(methods: Sequence[content.Row], columns: Sequence[Column]) -> list[Column]:
+def _had(methods: Sequence[content.Row], columns: Sequence[Statistic]) -> list[Statistic]:
     """The columns of which some method has a number; of the others it is not known."""
     return [column for column in columns if any(column.key in method for method in methods)]
 
@@ -585,7 +586,7 @@ def _groups(methods: Sequence[content.Row]) -> list[str]:
 
 def lay_out(
     methods: Sequence[content.Row],
-    columns: Sequence[Column],
+    columns: Sequence[Statistic],
     groups: Sequence[str] = (),
     leaders: Mapping[str, content.Leader] | None = None,
     digits: int = 2,
@@ -633,7 +634,7 @@ def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int =
     return "" if half is None else number(half, digits)
 
 
-def _statistic(method: content.Row, column: Column, leader: content.Leader | None) -> Cell:
+def _statistic(method: content.Row, column: Statistic, leader: content.Leader | None) -> Cell:
     values, digits = content.number_of(method, column.key), column.digits
     mean, test = number(values["mean"], digits), content.test_of(method, column.key)
     return Cell(
@@ -679,7 +680,7 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _sheet(table: content.Table, columns: Sequence[Column], *, grid: Grid | None = None, **fields: Any) -> Sheet:
+def _sheet(table: content.Table, columns: Sequence[Statistic], *, grid: Grid | None = None, **fields: Any) -> Sheet:
     """A table, by default of its columns alone, and its differences to the first method."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
     grid = grid or lay_out(methods, columns, leaders=table["leaders"])
@@ -716,7 +717,7 @@ def _indices(
 
 
 def _paired_tests(
-    name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Column], first: str
+    name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Statistic], first: str
 ) -> Sheet:
     """Differences to the first method: of every method the mean, the 95 % interval, and of several seeds the p-values."""
     columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from equipoise.metrics.definitions import two_stated
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.report import document as content, drawing
@@ -193,23 +194,9 @@ def figure(fairness: content.Parity, every: Sequence[str] = ()) -> Figure:
 
 
 # what happens to the gaps
-# the rates of groups whose gap a measure is, if it does not have their name
-BEHIND: Final[Mapping[str, Sequence[str]]] = {
-    "equal_opportunity": ("tpr",),
-    "equalised_odds": ("tpr", "fpr"),
-    "demographic_parity": ("selection_rate",),
-    "demographic_parity_ratio": ("selection_rate",),
-    "predictive_parity": ("ppv",),
-    "calibration_gap": ("bias",),
-}
 NOT_ESTIMABLE: Final = "not estimable"
 NAMED: Final = 3  # methods that a sentence names
 SMALLER: Final[dict[bool, str]] = {True: "smaller", False: "larger"}
-
-
-def behind(key: str) -> Sequence[str]:
-    """The rates of groups whose gap a measure is."""
-    return BEHIND.get(key, (key.removesuffix("_gap"),))
 
 
 def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
@@ -227,7 +214,7 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
             if n is not None and not several:  # who may have rows of both classes
                 size["fpr"] = None if positive is None else n - positive
                 size["ppv"] = None if share is None else round(n * share / 100)
-            for rate in behind(column.key):
+            for rate in column.rates or (measure.name,):  # of a gap between no rates it is all people
                 key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
                 estimated = mean_of(row, key) is not None
                 people = _people(size.get(rate, n), n, parity["least"]) if estimated else 0
@@ -248,13 +235,8 @@ def _people(about: int | None, n: int | None, least: int) -> int:
 
 def two_gaps(treated: content.Treated, measure: Measure) -> dict[str, str]:
     """The two gaps that sentences have, always both: titles by key."""
-    if measure != ACCURACY:
-        keys = ("error_gap", "mae_gap")
-    else:
-        many = treated.parity["positive"] is None
-        keys = ("accuracy_gap", "worst_recall") if many else ("equal_opportunity", "demographic_parity")
-    titles = {column.key: column.title for column in gaps_of(treated.parity, measure)}
-    return {key: titles[key].removesuffix(" gap") for key in keys}
+    columns = two_stated(gaps_of(treated.parity, measure))[::-1]
+    return {column.key: column.title.removesuffix(" gap") for column in columns}
 
 
 def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:

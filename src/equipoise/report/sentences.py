@@ -235,22 +235,13 @@ def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> li
     """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
     measure, parity = measure_of(comparison), treated.parity
     numbers, seeds = measure != ACCURACY, ", in each seed" * (len(parity["seeds"]) > 1)
-    main = "RMSE gap, of the RMSE" if numbers else "accuracy gap, of the accuracy"
-    what = (
-        "MAE gap, of the MAE; mean error gap, of the mean error; prediction gap, of the mean prediction"
-        if numbers
-        else f"worst recall, of the recall of the class that is recognised worst in its group{seeds}"
-        if parity["positive"] is None
-        else "equal opportunity, of the true positive rate; equalised odds, the larger of those of the true and the false positive "
-        "rate; demographic parity, of the share of samples predicted as the class, the selection rate; predictive parity, of the share of "
-        "these that are of the class"
-    )
+    columns = gaps_of(parity, measure)
+    what = "; ".join(f"{c.title}, {c.difference.format(seeds=seeds)}" for c in columns if c.difference)
     values = worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else []
-    what = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {main}; {what}."
+    what = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {what}."
     return [
         Said(what, "differences"),
-        *["Selection ratio: the lowest selection rate in percent of the highest, higher is fairer."]
-        * (not numbers and parity["positive"] is not None),
+        *(column.explanation for column in columns if column.explanation),
         *(Said(text, "worst-value") for text in values),
         *(Said(text, "gaps") for text in _gaps(parity, measure)),
         *_not_estimable(parity, measure),

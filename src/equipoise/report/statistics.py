@@ -6,23 +6,23 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.metrics import performance
+from equipoise.metrics import definitions, performance
 from equipoise.metrics.classification import AREAS, CORRECT
-from equipoise.metrics.definitions import COLLABORATION, ERRORS, GROUPS, INDICES, PARITY, Statistic
+from equipoise.metrics.definitions import OWN, Statistic
 from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
-from equipoise.records.treatment import gap_between
+from equipoise.records.summary import statistics
 from equipoise.report import columns, document as content, notes
 from equipoise.report.document import Numbers
 from equipoise.system.grouping import by_name
@@ -70,6 +70,11 @@ class Run:
         """The rounds of which the last are averaged, and the main measure of the groups in them, shape [R, D]."""
         shown = _shown(self.history, last)
         return self.groups[self.history.main.name] if shown is self.shown else shown.group_table()
+
+    @cached_property
+    def statistics(self) -> Mapping[str, Numbers]:
+        """`History.statistics` of the main measure."""
+        return statistics(self.shown, self.summary)
 
     @property
     def people(self) -> Mapping[str, results.People]:
@@ -279,7 +284,7 @@ def summary_of(history: History, last: int, measure: str) -> Numbers:
         return summary
     shown = named(measures_of(history.meta), measure)
     of_rounds = _pooled([(history, history.group_table(measure)[1])], history.groups, last, shown)
-    return summary | {column.key: of_rounds[column.key]["mean"] for column in GROUPS}
+    return summary | {column.key: of_rounds[column.key]["mean"] for column in definitions.GROUPS}
 
 
 def over_seeds(values: Sequence[float | None]) -> content.OverSeeds:
@@ -343,7 +348,11 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
     able = _able(runs, bounds)
     versus, leaders = _tests(
-        [column.of(measure) for column in GROUPS], summaries, tested=_racing(bounds), ranked=lambda _: able, draws=draws
+        [column.of(measure) for column in definitions.GROUPS],
+        summaries,
+        tested=_racing(bounds),
+        ranked=lambda _: able,
+        draws=draws,
     )
     groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
 
@@ -355,7 +364,7 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
             "method": label,
             "bound": bounds[label],
             "seeds": list(seeds),
-            **_by_column(GROUPS, of_seeds),
+            **_by_column(definitions.GROUPS, of_seeds),
             "groups": _by_key("groups", of_seeds, groups),
             "clients": _by_key("clients", of_seeds),
             "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
@@ -635,7 +644,7 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
     if (first := next(iter(rewards))) in alone:  # its fairness is 100 by construction: no test against it
         compared[first] = {seed: {**summary, "fairness": None} for seed, summary in rewards[first].items()}
     versus, leaders = _tests(
-        [column for column in COLLABORATION if column.tested],
+        [column for column in definitions.COLLABORATION if column.tested],
         compared,
         tested=list(rewards),
         ranked=lambda column: [label for label in rewards if not (column.rewards and label in alone)],
@@ -646,7 +655,7 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
             "seeds": list(seeds),
             "alone": label in alone,
             "satisfied": all(summary["satisfied"] for summary in seeds.values()),
-            **_by_column(COLLABORATION, seeds.values()),
+            **_by_column(definitions.COLLABORATION, seeds.values()),
             "versus": versus.get(label),
         }
         for label, seeds in rewards.items()
@@ -660,19 +669,19 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
 
 
 def _rewards(run: Run) -> Numbers:
-    """The inputs of the columns of `COLLABORATION`, and their numbers."""
-    contribution, reward = (run.history.honest_only(x).tolist() for x in (run.contribution, run.reward))
-    numbers = run.summary["collaboration"] | {"contribution": contribution, "reward": reward}
+    """The statistics of `COLLABORATION`, and what notes need."""
+    numbers = run.summary["collaboration"]
     return {
         **numbers,
+        **run.statistics["collaboration"],
+        "contribution": run.history.honest_only(run.contribution).tolist(),
         "satisfied": numbers["bcf"]["satisfied"] and numbers["fairness"] is not None,
-        **{column.key: column.compute(numbers) for column in COLLABORATION},
     }
 
 
 def _spread(runs: Runs, last: int) -> content.Spread | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
-    by_method = _recorded(runs, lambda run: run.summary["clients"])
+    by_method = _recorded(runs, lambda run: run.statistics["clients"])
     of_methods = {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}
     shown = [*chain.from_iterable(of_methods.values())]
     # not where the table of collaboration has the clients, and not of few who share a test set
@@ -685,8 +694,7 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         for label in by_method
     }
     able = [label for label in by_method if not failed[label] and not bounds[label]]
-    indices = {index.key: index.of(shown[0].history.main) for index in INDICES}
-    statistics = [indices[column.key] for column in columns.spread_of(shown[0].history.main)]
+    statistics = columns.spread_of(shown[0].history.main)
     versus, leaders = _tests(
         statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
     )
@@ -771,14 +779,8 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
 def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Parity | None:
     """How differently each method treats groups, of the runs that recorded it; ``treated`` are the numbers of one."""
     numbers = _every(runs)[0].history.main != ACCURACY
-    measured = ERRORS if numbers else PARITY
-
-    def gaps(run: Run) -> Content | None:
-        """The inputs of the columns, and their numbers."""
-        rates = treated(run)
-        return {**rates, **{gap.key: gap.compute(rates) for gap in measured}} if rates else None
-
-    by_method = _recorded(runs, gaps)
+    measured = [gap for gap in (definitions.ERRORS if numbers else definitions.PARITY) if gap.column]
+    by_method = _recorded(runs, treated)
     if not by_method:
         return None
     first = next(iter(by_method))
@@ -873,7 +875,7 @@ def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
         by_value[name] = {**over_seeds(shown or [None]), "n": [values["n"] for values in each]}
     return {
         "groups": by_value,
-        "gap": over_seeds([gap_between(values["main"] for values in client.values()) for client in seeds]),
+        "gap": over_seeds([performance.gap_between(values["main"] for values in client.values()) for client in seeds]),
     }
 
 
@@ -1008,8 +1010,10 @@ def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     groups = [run.history.groups for run in runs]
     parity = [_shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None for run in runs]
     by_group = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
-    statistics = {c.key: [_scaled(c.compute(row, None, measure).value, measure) for row in values] for c in GROUPS}
-    statistics |= {c.key: _numbers(parity, c.key) for c in PARITY} if any(parity) else {}
+    statistics = {
+        c.key: [_scaled(c.compute(row, None, measure).value, measure) for row in values] for c in definitions.GROUPS
+    }
+    statistics |= {c.key: _numbers(parity, c.key) for c in definitions.PARITY if c.column} if any(parity) else {}
     return {
         "method": label,
         "failed": any(_shown(run.history, last).failure(last) for run in runs),
@@ -1072,11 +1076,8 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
 
 def _row_of_own_measure(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> Content:
     """A method's numbers of a measure of the user's own."""
-    high = better == "higher"
-    statistics = {"avg": performance.mean, "std": performance.std}
-    statistics |= {"worst": performance.worst if high else performance.best} if better else {}
     each = [_on_groups(run, name, last) for run in seeds.values()]
-    worst_at = partial(performance.extreme_at, choose=np.argmin if high else np.argmax)
+    worst_at = partial(performance.extreme_at, choose=np.argmin if better == "higher" else np.argmax)
     return {
         "method": label,
         "failed": _failed(seeds),
@@ -1085,7 +1086,7 @@ def _row_of_own_measure(label: str, seeds: Mapping[int, Run], name: str, better:
             for run, row in zip(seeds.values(), each, strict=True)
             if better
         ),
-        **{key: over_seeds([make(row).value for row in each]) for key, make in statistics.items()},
+        **{c.key: over_seeds([c.compute(row, better).value for row in each]) for c in OWN if c.shown(better)},
     }
 
 
@@ -1140,7 +1141,10 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
 
     return {
         "groups": {group: shown(performance.moments(column)) for group, column in zip(groups, rows.T, strict=True)},
-        **{c.key: shown(performance.moments([c.compute(row, counts, measure).value for row in rows])) for c in GROUPS},
+        **{
+            c.key: shown(performance.moments([c.compute(row, counts, measure).value for row in rows]))
+            for c in definitions.GROUPS
+        },
         "n": len(rows),
     }
 
