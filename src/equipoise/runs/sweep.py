@@ -336,7 +336,7 @@ def tune(
 
     Parameters
     ----------
-    net, clients, methods, rounds : as for :func:`compare`.
+    net, clients, methods, rounds : as for `equipoise.compare`.
     draws : settings to try per method, >= 1.
     by : the criterion: ``"mean"``, ``"samples"``, ``"worst"``, ``"mean-std"``, ``"worst10"``, ``"eo"``, ``"collaboration"``, ``"leave-one-client-out"``, or
         ``"oracle"``, which looks at the test data.
@@ -356,7 +356,7 @@ def tune(
 
     Raises
     ------
-    ValueError, TypeError : as of :func:`compare`; a criterion or space that does not exist.
+    ValueError, TypeError : as of `equipoise.compare`; a criterion or space that does not exist.
     MethodError : a method that looks at test data before it trains, or at clients that take no part.
     """
     check_whole("rounds", rounds, 1)
