@@ -65,11 +65,9 @@ def _add_sites(
     made: Publication, history: "History", k: int, values: Collection[str], positive: int | None
 ) -> set[Key]:
     """Add the people with each value at every site, in the last round that has them; return the keys of all if there are too many sites."""
-    by = next((record["by"] for record in reversed(history.records) if "by" in record), {})
-    division = " and ".join(history.divisions[k])
-    at = treatment.places(history)
+    division, at = " and ".join(history.divisions[k]), treatment.places(history)
     by_value: dict[str, list[Key]] = {value: [] for value in values}
-    sites = treatment.site_sums(history, by)
+    sites = {at.get(site, site): sums for site, sums in treatment.site_sums(history, treatment.latest(history)).items()}
     if len(sites) > SITES:
         keys = {treatment.key_of(division, at, value, site) for value in values for site in sites}
         return keys | {OfClass(key, 1 if positive is None else positive) for key in keys}
@@ -83,8 +81,8 @@ def _add_sites(
         for c, name in enumerate(history.attributes if len(history.divisions[k]) > 1 else ()):
             for value in history.attributes[name]:
                 parts = [keyed[", ".join(words)] for words in rows if words[c] == value]
-                _add_parts(made, (name, value, at.get(site, site)), [key for key in parts if key in made.n])
-        for whole in ((SETS, at.get(site, site)), (CLIENTS, site)):
+                _add_parts(made, (name, value, site), [key for key in parts if key in made.n])
+        for whole in ((SETS, site), (CLIENTS, site)):
             _add_parts(made, whole, [key for key in keyed.values() if key in made.n])
     for value, parts in by_value.items():
         _add_parts(made, (division, value), parts)

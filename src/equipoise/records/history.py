@@ -280,7 +280,7 @@ class History:
     def _tested_on_few(self) -> NDArray[np.bool_]:
         """Which clients have tests of fewer people than `least_group`, their group's, or their own at real sites; [N]."""
         if (n := self.client_sizes) is not None:
-            return (n > 0) & ~enough(n, self.least_group) & self.at_sites
+            return np.asarray((n > 0) & ~enough(n, self.least_group) & self.at_sites)
         return np.array([group in self.small_groups for group in self.client_groups], dtype=np.bool_)
 
     @property

@@ -148,10 +148,14 @@ def people(history: "History", k: int, last: int) -> People | None:
     }
 
 
+def latest(history: "History") -> Mapping[str, Any]:
+    """The sums by sensitive attribute of the last record that has them."""
+    return next((cast(Mapping[str, Any], record["by"]) for record in reversed(history.records) if "by" in record), {})
+
+
 def places(history: "History") -> dict[str, str]:
     """Where each site's people are counted: at itself, or with others of its group, if these have one test set."""
-    by = next((record["by"] for record in reversed(history.records) if "by" in record), {})
-    shared = by.get("clients") and not history.meta.get("client_tests")
+    shared = latest(history).get("clients") and not history.meta.get("client_tests")
     return dict(zip(history.client_names, history.client_groups if shared else history.client_names, strict=True))
 
 

@@ -725,7 +725,7 @@ def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
     }
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     ends = [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
-    return ends and [None if n in untold else n for n in ends]
+    return None if ends is None else [None if n in untold else n for n in ends]
 
 
 def _least(history: History) -> int:
