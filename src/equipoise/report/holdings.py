@@ -144,7 +144,7 @@ def _draw_sizes(
 
 
 def unsaid(holders: Holders, least: int) -> set[str]:
-    """The names of clients, or test sets, of which must not be shown how many samples they have, see `equipoise.metrics.groups.hidden`."""
+    """The names of clients, or test sets, of which must not be shown how many samples they have, see `equipoise.privacy.suppression.hidden`."""
     return hidden({str(holder["name"]): int(holder.get("people") or holder["size"]) for holder in holders}, least)
 
 
