@@ -166,6 +166,14 @@ def test_sites_of_few_have_no_gap(n: int, own: bool) -> None:
     assert (few in legend(Comparison.of([run_]))) == (n < 30)
 
 
+def test_of_many_sites_no_count_by_site_is_shown() -> None:
+    found = history([{f"site {k}": site((0.8, 0.5), 40) for k in range(21)}], positive="yes").people(1)["sex"]["sites"]
+    groups = [group for inside in found.values() for group in inside["groups"].values()]
+    assert len(groups) == 42
+    assert {group["n"] for group in groups} == {group["of_class"] for group in groups} == {None}
+    assert all(group["tpr"] is not None for group in groups)
+
+
 def test_sites_are_those_of_a_plain_loop() -> None:
     """Over rounds; and its interval is for all sites together."""
     rng = np.random.default_rng(0)

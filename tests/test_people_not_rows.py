@@ -16,7 +16,6 @@ import equipoise as eq
 from equipoise import report
 from equipoise.data.samples import at_one_client, held_rows
 from equipoise.flower.site.site import without_small_cells
-from equipoise.metrics.groups import hidden, withheld_of_class
 from equipoise.report import html, layout
 from equipoise.report.committee import render
 from equipoise.report.statistics import Comparison
@@ -159,30 +158,6 @@ def test_the_spread_counts_all_clients_of_a_simulation() -> None:
     assert all(cells[1].mean == f"{100 * a:.2f}" for a, (_, cells) in zip(values, every.grid.rows, strict=True))
     real = eq.History([record], {"method": "fedavg", "client_tests": True, "config": {"engine": "flower"}})
     assert (real.summary()["clients_counted"], real.small_clients) == (10, 15)
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(0, 40), st.floats(0, 1)), min_size=1),
-    st.integers(0, 40),
-    st.floats(0, 1),
-    st.integers(1, 20),
-)
-@settings(max_examples=200, deadline=None)
-def test_no_hidden_count_follows(parts: dict[str, tuple[int, float]], rest: int, share: float, least: int) -> None:
-    n = {name: k for name, (k, _) in parts.items()}
-    cases = {name: round(k * s) for name, (k, s) in parts.items()}
-    gone = hidden(n, least, rest)
-    left = sum(n[name] for name in gone) + (rest if rest < least else 0)
-    assert left == 0 or left >= least or gone == {name for name, k in n.items() if k}
-    assert all(n[name] == 0 or n[name] >= least for name in n.keys() - gone)
-    rest_of = round(rest * share)
-    of_class = withheld_of_class(n, cases, least, rest, rest_of)
-    shown = n.keys() - of_class
-    assert all(min(cases[name], n[name] - cases[name]) >= least for name in shown)
-    size, positive = (sum(each[name] for name in of_class) for each in (n, cases))
-    if min(rest_of, rest - rest_of) < least:
-        size, positive = size + rest, positive + rest_of
-    assert size == 0 or min(positive, size - positive) >= least or not shown
 
 
 def test_cells_of_few_people_stay_at_the_site() -> None:

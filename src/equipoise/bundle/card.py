@@ -15,6 +15,7 @@ from equipoise.metrics.calibration import Decision
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.intervals import sizes_by, wilson
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of
+from equipoise.privacy.suppression import WITHHELD, enough, in_words, text_of
 from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
 from equipoise.report import rates, sentences, thresholds
@@ -201,21 +202,21 @@ class Card:
             """Samples, and those of each class; none of these where one is so small that the others would tell it."""
             of_class = (each["counts"] or ())[: len(classes)]
             people = each.get("people_of_class") or of_class
-            few = each["name"] in unshown or any(0 < n < least for n in people)
-            return Cell(size(each, unshown, least)), *(Cell("–" if few else f"{n:,}") for n in of_class)
+            few = each["name"] in unshown or any(n > 0 and not enough(n, least) for n in people)
+            return Cell(size(each, unshown, least)), *(Cell(text_of(None if few else n, least)) for n in of_class)
 
         rows = tuple((each["name"], counts(each)) for each in clients[:NAMED])
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
         n = sum(each["size"] for each in clients)
-        total = f"{n:,}" if n >= least else f"fewer than {least}"
+        total = in_words(n, least)
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
         whose = whose or plural(len(clients), "client")
         text = [f"It learnt from {total} training samples of {whose}."] * bool(clients)
         more = [f"And {len(clients) - NAMED} clients more."] * (len(clients) > NAMED)
-        if grid is not None and any(cell.mean == "–" for _, cells in grid.rows for cell in cells):
-            more.append(f"–: a count of fewer than {least} would be this one, or follow from it and others.")
+        if grid is not None and any(cell.mean == WITHHELD for _, cells in grid.rows for cell in cells):
+            more.append(f"{WITHHELD}: a count of fewer than {least} would be this one, or follow from it and others.")
         if names := self.inputs.names:
             text.append(f"It takes {plural(len(names), 'column')}: {some(names, NAMED)}.")
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
@@ -239,7 +240,7 @@ class Card:
             (
                 self._called(name),
                 (
-                    Cell("–" if scores["n"] is None else f"{scores['n']:,}"),
+                    Cell(text_of(scores["n"], history.least_group)),
                     *(_cell(scores, measure) for measure in named),
                 ),
             )

@@ -21,6 +21,7 @@ from torch import Tensor
 from equipoise.core.rule import Bounds, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.core.task import Task
 from equipoise.data.batch import Batch
+from equipoise.privacy.suppression import enough
 from equipoise.system.ranges import number, text
 from equipoise.system.suggestions import unknown
 
@@ -170,8 +171,8 @@ def finish(self: Any, theta: Tensor, visit: Visit) -> tuple[State, State]:
     for logits, _, batch, ok in visit.oracle.passes(visit.received):
         for key, part in sums_by_cell(visit.message, logits, batch, ok, visit.oracle.task).items():
             sums[key] = sums[key] + part if key in sums else part
-    enough = sums["n"] >= self.least_count
-    return {key: (sums[key] * enough).to(theta.dtype) for key in self.ranges if key in sums}, visit.state
+    large = enough(sums["n"], self.least_count)
+    return {key: (sums[key] * large).to(theta.dtype) for key in self.ranges if key in sums}, visit.state
 
 
 def sums_by_cell(message: State, logits: Tensor, batch: Batch, ok: Tensor, task: Task) -> State:

@@ -17,9 +17,9 @@ from rich.table import Column
 from rich.text import Text
 
 from equipoise.core.rates import RateLike, at, rate
-from equipoise.metrics.groups import large
 from equipoise.metrics.measures import ACCURACY, Measure, main_in
 from equipoise.metrics.performance import tenth
+from equipoise.privacy.suppression import enough, large
 from equipoise.records.record import Record, by_client, judged_by
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import Said, visible
@@ -117,7 +117,7 @@ def _clients(record: Record, least: int) -> list[float]:
     clients = record.get("clients") or {}
     each = by_client(clients, main_in(clients))
     sizes = clients.get("n") or [least] * len(each)
-    return [a for a, n in zip(each, sizes, strict=True) if a is not None and math.isfinite(a) and n >= least]
+    return [a for a, n in zip(each, sizes, strict=True) if a is not None and math.isfinite(a) and enough(n, least)]
 
 
 def shown_rate(lr: RateLike, t: int, rounds: int) -> str:

@@ -24,6 +24,7 @@ from equipoise.metrics.groups import people_of, rates_of
 from equipoise.metrics.intervals import Interval, sizes_by, wilson
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose
+from equipoise.privacy.suppression import enough
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record
@@ -188,7 +189,7 @@ def _notes(federation: Federation, rows: Outputs, groups: ByGroup | None) -> Ite
         yield USES_GROUP.format(groups["attribute"])
         parts = _by(federation, rows, groups["attribute"])
         counts = {f" for {value}": people_of(part.counts)["tpr"][positive] for value, part in parts.items()}
-    if few := [which for which, n in counts.items() if n < federation.least_group]:
+    if few := [which for which, n in counts.items() if not enough(n, federation.least_group)]:
         yield (
             f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[positive]}"
             f"{' and'.join(few)}: other rows would give another threshold."
@@ -338,8 +339,8 @@ def recalibrated(federation: Federation, kind: str) -> Recalibrated:
 
 def _recalibrated(federation: Federation, kind: str, held: Scores, tested: Outputs) -> Recalibrated:
     fit, (scores, cases) = Recalibration.fitted(kind, histogram(*held)), _scores(tested, _positive(federation))
-    enough = people_of(tested.counts)["accuracy"][0] >= federation.least_group
-    before, after = (calibration(p, cases) if enough else {} for p in (scores, fit(scores)))
+    told = enough(people_of(tested.counts)["accuracy"][0], federation.least_group)
+    before, after = (calibration(p, cases) if told else {} for p in (scores, fit(scores)))
     return {
         "kind": fit.kind,
         "numbers": list(fit.numbers),

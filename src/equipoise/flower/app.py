@@ -50,8 +50,9 @@ from equipoise.flower.site.site import KINDS, Site, harmless, open_site, sendabl
 from equipoise.flower.site.store import BUNDLE, Store
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.classification import divided
-from equipoise.metrics.groups import large, positive_class
+from equipoise.metrics.groups import positive_class
 from equipoise.metrics.measures import main_in
+from equipoise.privacy.suppression import large
 from equipoise.records.history import LEAST
 from equipoise.records.identity import Identity, stated
 from equipoise.report.sites import prometheus

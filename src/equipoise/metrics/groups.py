@@ -7,7 +7,7 @@ nothing is known, and need all predictions in one place, where sites send counts
 import json
 import math
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.metrics.performance import UNDEFINED, Value
+from equipoise.privacy.suppression import enough
 from equipoise.system.ranges import check_whole
 from equipoise.system.suggestions import shorten, unknown
 from equipoise.system.text import Said
@@ -141,48 +142,6 @@ class Positive(NamedTuple):
             f"between sites -c {shlex.quote(f'positive={json.dumps(self.other, ensure_ascii=False)}')}.",
             POSITIVE_CLASS,
         )
-
-
-def large(record: Mapping[str, Any], least: int, clients: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """The scores in a record by test set, without those of fewer than ``least`` people; all of ``clients`` that are no people, by name."""
-    return {
-        name: scores
-        for name, scores in record.get("groups", {}).items()
-        if name in clients or scores.get("persons", scores.get("n", least)) >= least
-    }
-
-
-def hidden(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:
-    """The names of counts that must not be shown next to their sum: those below ``least``, and the next smallest until their sum is not below it.
-
-    Else a count below ``least`` would be the sum without the others (complementary suppression, Cox 1980, JASA 75). All, if all are too few.
-    The sum has a ``rest``, whose number is not shown if it is below ``least``.
-    """
-    names, together = set[str](), rest if 0 < rest < least else 0
-    for n, name in sorted((n, name) for name, n in counts.items() if n > 0):
-        if n >= least and (together >= least or not together):
-            break
-        names.add(name)
-        together += n
-    return names
-
-
-def withheld_of_class(
-    sizes: Mapping[str, int], of_class: Mapping[str, int], least: int, rest: int = 0, rest_of_class: int = 0
-) -> set[str]:
-    """The names of groups of which must not be shown how many are of a class: they or the others would be, or leave, fewer than ``least``."""
-
-    def few(n: int, k: int) -> bool:
-        return min(k, n - k) < least
-
-    gone = {name for name, k in of_class.items() if few(sizes[name], k)}
-    n, k = (rest, rest_of_class) if rest > 0 and few(rest, rest_of_class) else (0, 0)
-    for _, name in sorted((sizes[name], name) for name in of_class.keys() - gone):
-        size = n + sum(sizes[each] for each in gone)
-        if not size or not few(size, k + sum(of_class[each] for each in gone)):
-            break
-        gone.add(name)
-    return gone
 
 
 def positive_class(given: object, classes: Sequence[str]) -> Positive | None:
@@ -346,7 +305,7 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     """
 
     def share(part: float, whole: float, people: float) -> Value:
-        return Value(float(part / whole), True) if people >= least else UNDEFINED
+        return Value(float(part / whole), True) if enough(people, least) else UNDEFINED
 
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
     fits = (

@@ -2,9 +2,9 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
 from equipoise.metrics.failure import diverged, guesses, guesses_mean, useless
-from equipoise.metrics.groups import Positive, hidden, positive_class
+from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
-from equipoise.records import summary, treatment
+from equipoise.privacy.suppression import Key, enough
+from equipoise.records import counts as people_counted, summary, treatment
 from equipoise.records.directory import read
 from equipoise.records.meta import Meta, Sharing, Tuned
 from equipoise.records.record import Record, Score, by_client, check, clients_evaluated, judged_by, number, shorten
 from equipoise.records.results import GroupFairness, People
-from equipoise.records.threshold import Chosen, mark, masked, score_of
+from equipoise.records.threshold import Chosen, mark, masked, score_of, without
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.ranges import check_whole
 from equipoise.system.text import Said, plural
@@ -158,8 +159,13 @@ class History:
     @cached_property
     def shown_sizes(self) -> dict[str, int]:
         """Those of `sizes` that are shown: none below `least_group`, and none from which one of these follows."""
-        unshown = hidden(self.sizes, self.least_group)
-        return {name: n for name, n in self.sizes.items() if name not in unshown}
+        gone = self.unshown(self.positive and self.positive.number, 5)
+        return {name: n for name, n in self.sizes.items() if (treatment.SETS, name) not in gone}
+
+    @cached_property
+    def unshown(self) -> Callable[[int | None, int], set[Key]]:
+        """The keys of counts that are not shown, of a positive class and so many last rounds, see `equipoise.records.counts.unshown`."""
+        return cache(partial(people_counted.unshown, self))
 
     @cached_property
     def counted(self) -> str:
@@ -182,7 +188,8 @@ class History:
         """Test sets with fewer people than `least_group`, here or in a run that this one is compared with: no number of them is shown."""
         elsewhere = self.meta.get("small_groups") or ()
         groups = dict.fromkeys(name for record in self.records for name in record.get("groups", ()))
-        few = (g for g in groups if g not in self.simulated and self.sizes.get(g, self.least_group) < self.least_group)
+        sizes, least = self.sizes, self.least_group
+        few = (g for g in groups if g not in self.simulated and not enough(sizes.get(g, least), least))
         return tuple(dict.fromkeys((*few, *(g for g in groups if g in elsewhere))))
 
     @property
@@ -258,6 +265,13 @@ class History:
         return np.max(np.array(counts, dtype=np.int64), axis=0) if counts else None
 
     @property
+    def shown_client_sizes(self) -> list[int | None]:
+        """The same as far as it is shown, [N]: None of few, and where it would tell that of a client with few."""
+        gone = self.unshown(self.positive and self.positive.number, 5)
+        each = zip(self.client_names, [] if self.client_sizes is None else self.client_sizes.tolist(), strict=False)
+        return [None if (people_counted.CLIENTS, name) in gone else n for name, n in each]
+
+    @property
     def small_clients(self) -> int:
         """How many honest clients have tests of which no number is shown: of a small group, or their own at real sites."""
         return int(self.honest_only(self._tested_on_few).sum()) if self._client_table[1].size else 0
@@ -266,7 +280,7 @@ class History:
     def _tested_on_few(self) -> NDArray[np.bool_]:
         """Which clients have tests of fewer people than `least_group`, their group's, or their own at real sites; [N]."""
         if (n := self.client_sizes) is not None:
-            return (n > 0) & (n < self.least_group) & self.at_sites
+            return np.asarray((n > 0) & ~enough(n, self.least_group) & self.at_sites)
         return np.array([group in self.small_groups for group in self.client_groups], dtype=np.bool_)
 
     @property
@@ -370,13 +384,19 @@ class History:
         return self.meta.get("tuned")
 
     @property
-    def threshold(self) -> Chosen | None:
-        """The threshold that was chosen for the exported model and this positive class; None if there is none, or either is another by now."""
+    def threshold_alone(self) -> Chosen | None:
+        """The threshold, also with counts that only other tables of the run hide."""
         chosen, records = self.meta.get("threshold"), self.exported.records
         if not chosen or not records or mark(records[-1]) != chosen["record"]:
             return None
         same = self.positive is not None and self.positive.name == chosen["positive"]
         return masked(chosen, self.least_group) if same else None
+
+    @property
+    def threshold(self) -> Chosen | None:
+        """The threshold that was chosen for the exported model and this positive class; None if there is none, or either is another by now."""
+        chosen, positive = self.threshold_alone, self.positive
+        return chosen and positive and without(chosen, self.unshown(positive.number, 5), positive.number)
 
     @property
     def stopped(self) -> str:
@@ -593,7 +613,8 @@ class History:
         if not isinstance(positive, int):
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
-        return treatment.rates(treatment.counts_by_round(self.records)[-last:], positive, self.least_group)
+        rounds = treatment.counts_by_round(self.records)[-last:]
+        return treatment.rates(rounds, positive, self.least_group, gone=self.unshown(positive, last))
 
     def people(self, last: int = 5) -> dict[str, People]:
         """How the global model treats people with each value of each sensitive attribute, and that of each client; empty without attributes.

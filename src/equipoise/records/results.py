@@ -63,7 +63,7 @@ class People(TypedDict):
     treated : `GroupFairness` by value; null where fewer than two values were tested. Of regression, in the unit of the target, the gaps of
         `equipoise.metrics.definitions.ERRORS`, the largest less the smallest; their `intervals`, 95 % over the people who were tested; and
         `groups`, of each `n`, test samples, `rmse`, `mae`, `error`, the mean of predicted less true, and `prediction`, null if too few.
-    unknown : test samples of which the value is not known, as of all of a test set without attributes; they are in no value.
+    unknown : test samples of which the value is not known, as of all of a test set without attributes; they are in no value. Null if too few.
     as_groups : whether each test set has the people with one value, and all of these.
     clients : of the model that each client predicts with, by value `n`, test samples, and `main`, the main measure, null if too few; null of
         a client that was not tested, and empty where clients share test sets and a model.
@@ -72,7 +72,7 @@ class People(TypedDict):
     """
 
     treated: GroupFairness | dict[str, Any] | None
-    unknown: int
+    unknown: int | None
     as_groups: bool
     clients: list[dict[str, dict[str, float | None]] | None]
     sites: dict[str, Site]

@@ -2,9 +2,10 @@
 
 import hashlib
 import math
+from collections.abc import Collection
 from typing import Any, Final, TypedDict
 
-from equipoise.metrics.groups import hidden, withheld_of_class
+from equipoise.privacy.suppression import Key, OfClass, Publication, enough, hidden
 from equipoise.records.record import Record, Score, line, number
 
 FILE: Final = "threshold.json"
@@ -129,20 +130,20 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     divisions: list[Division] = [
         {**division, "groups": _shown(everyone, division["groups"], least)} for division in chosen["divisions"]
     ]
-    bins, n = [each for each in chosen["reliability"] if each["n"] >= least], everyone["n"] or 0
-    while bins and 0 < n - sum(each["n"] for each in bins) < least:  # the total would tell of few in hidden bins
-        bins.remove(min(bins, key=lambda each: each["n"]))
+    bins = {str(k): each for k, each in enumerate(chosen["reliability"])}
+    sizes = {k: int(each["n"]) for k, each in bins.items()}
+    gone = hidden(sizes, least, (everyone["n"] or 0) - sum(sizes.values()))
     return {
         **chosen,
         "least": least,
         "rows": {
             **rows,
-            "of_class": rows["of_class"] if enough(every[1]["of_class"] or 0, every[1]["n"] or 0, least) else None,
+            "of_class": None if _masked(every[1], least)["of_class"] is None else rows["of_class"],
         },
         "validation": {every[0]: _masked(every[1], least), **_shown(every[1], dict(parts), least)},
         "everyone": _masked(everyone, least),
         "divisions": divisions,
-        "reliability": bins,
+        "reliability": [each for k, each in bins.items() if k not in gone],
     }
 
 
@@ -162,14 +163,10 @@ def score_of(chosen: Chosen) -> Score:
     return {"rates": counts, "ranks": [[weight, weight * (area - 0.5)]] * 2}
 
 
-def enough(of_class: int, n: int, least: int) -> int | None:
-    """How many samples are of a class; None if they or the others, the rest of ``n``, are fewer than ``least``."""
-    return of_class if min(of_class, n - of_class) >= least else None
-
-
 def _masked(rates: RatesAt, least: int) -> RatesAt:
     n, of_class = rates["n"] or 0, rates["of_class"] or 0
-    few, few_cases, few_others = n < least, of_class < least, rates["of_class"] is not None and n - of_class < least
+    few, few_cases = not enough(n, least), not enough(of_class, least)
+    few_others = rates["of_class"] is not None and not enough(n - of_class, least)
     gone: dict[str, Any] = {**_OF_ALL, **_OF_BOTH} if few else dict(_OF_BOTH) if few_cases or few_others else {}
     gone |= {"sensitivity": NOTHING} if few or few_cases else {}
     gone |= {"specificity": NOTHING} if few or few_others else {}
@@ -178,18 +175,46 @@ def _masked(rates: RatesAt, least: int) -> RatesAt:
 
 def _shown(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict[str, RatesAt]:
     """The rates of the groups of a division, without those of few, and without counts from which, with the total of all, such follow."""
-    n = {name: rates["n"] for name, rates in groups.items() if rates["n"] is not None}
-    cases = {name: k for name in n if (k := groups[name]["of_class"]) is not None}
-    rest, rest_of_class = (everyone["n"] or 0) - sum(n.values()), (everyone["of_class"] or 0) - sum(cases.values())
-    unshown = hidden(n, least, rest)
-    of_class = withheld_of_class(n, cases, least, rest, rest_of_class)
-    shown = {name: _masked(rates, least) for name, rates in groups.items()}
-    for name, rates in shown.items():
-        if name in unshown and rates["n"] is not None:
+    made, rest, of_class = Publication(least), everyone["n"] or 0, everyone["of_class"] or 0
+    for name, rates in groups.items():
+        if (n := rates["n"]) is not None:
+            made.add(name, n, {} if (k := rates["of_class"]) is None else {1: (k, n - k)})
+            rest, of_class = rest - n, of_class - (k or 0)
+    made.total(
+        [name for name in groups if name in made.n],
+        rest=rest,
+        of_class={1: (max(0, of_class), max(0, rest - of_class))},
+    )
+    return _without({name: _masked(rates, least) for name, rates in groups.items()}, made.hidden())
+
+
+def _without(groups: dict[str, RatesAt], gone: Collection[Key], by: str = "", c: int = 1) -> dict[str, RatesAt]:
+    """Groups without what tells those of a smaller one, by the keys of counts: names, or with ``by`` pairs of both."""
+    shown = dict(groups)
+    for name, rates in groups.items():
+        key = (by, name) if by else name
+        if key in gone and rates["n"] is not None:
             shown[name] = {**rates, **_GONE}  # type: ignore[typeddict-item]
-        elif name in of_class and rates["of_class"] is not None:
+        elif OfClass(key, c) in gone and rates["of_class"] is not None:
             shown[name] = {**rates, **_GONE_BY_CLASS}  # type: ignore[typeddict-item]
     return shown
+
+
+def without(chosen: Chosen, gone: Collection[Key], c: int) -> Chosen:
+    """The same without counts that other tables of the run hide, by their keys, and those of class ``c``."""
+    divisions: list[Division] = [
+        {**division, "groups": _without(division["groups"], gone, division["by"], c)}
+        for division in chosen["divisions"]
+    ]
+    return {**chosen, "divisions": divisions}
+
+
+def hidden_in(chosen: Chosen, c: int) -> set[Key]:
+    """The keys of counts that are not shown, as pairs of a division and a group."""
+    groups = [((each["by"], name), rates) for each in chosen["divisions"] for name, rates in each["groups"].items()]
+    return {key for key, rates in groups if rates["n"] is None} | {
+        OfClass(key, c) for key, rates in groups if rates["of_class"] is None
+    }
 
 
 _OF_ALL: Final = {"n": None, "selection_rate": NOTHING, "brier": None, "ece": None}  # what is about all samples

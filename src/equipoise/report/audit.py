@@ -186,7 +186,7 @@ class Audit:
             "people": {
                 name: {
                     "treated": treatment["treated"],
-                    "unknown": treatment["unknown"] if not 0 < treatment["unknown"] < self.least else None,
+                    "unknown": treatment["unknown"],
                     "sites": treatment["sites"],
                 }
                 for name, treatment in people.items()

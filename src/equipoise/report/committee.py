@@ -14,6 +14,7 @@ import numpy as np
 
 from equipoise.metrics.intervals import newcombe
 from equipoise.metrics.measures import ACCURACY
+from equipoise.privacy.suppression import in_words
 from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
@@ -21,7 +22,7 @@ from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, 
 from equipoise.report import document as content, rates, thresholds
 from equipoise.report.document import interval_of, rate_of, treated, without_bounds
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, Section, number
-from equipoise.report.holdings import size, unsaid
+from equipoise.report.holdings import size, size_range, unsaid
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, tuning_notes
 from equipoise.report.page import template
@@ -31,7 +32,7 @@ from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import few, plural
+from equipoise.system.text import plural
 
 ROWS: Final = 12  # groups in a table; of more the worst are shown
 POINTS: Final = 6  # lines of a list
@@ -132,14 +133,13 @@ def _rows(compared: Comparison) -> Iterator[str]:
     }
     model, it = ("The model", "It") if len(divisions) == 1 else ("In the first run, the model", "In the first run, it")
     if clients := held.get("clients"):
-        sizes = [client["size"] for client in clients]
-        range_ = f"each with {few(min(sizes), least)} to {few(max(sizes), least)}"
-        each = _sizes(clients, least) if len(clients) <= ROWS else range_
-        yield f"{model} learnt from {few(sum(sizes), least)} rows of {plural(len(clients), 'site')}: {each}."
+        total, range_ = in_words(sum(client["size"] for client in clients), least), size_range(clients, least)
+        each = _sizes(clients, least) if len(clients) <= ROWS else f"each with {range_}" * bool(range_)
+        yield f"{model} learnt from {total} rows of {plural(len(clients), 'site')}{f': {each}' * bool(each)}."
     if tests := held.get("tests"):
         named = [{**test, "name": run.group_words.get(test["name"], test["name"])} for test in tests]
         each, total = _sizes(named, least), sum(test["size"] for test in tests)
-        yield f"{it} was tested on {few(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
+        yield f"{it} was tested on {in_words(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
 
 
 def _limits_of_data(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:

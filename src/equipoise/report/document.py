@@ -241,7 +241,7 @@ class Spread(Table):
     ----------
     tenth, every, clients : how many are the worst and the best 10 %, how many there are, and how many are counted.
     ranges : the least and the most of these numbers over the runs; each itself is the most.
-    samples : lowest, median and highest number of a client's test samples, null if not its own.
+    samples : lowest, median and highest number of a client's test samples, each null if it is not shown; null if not its own.
     small, untested : clients with fewer than `least`, and those not tested in all of these rounds, which are left out.
     least, methods : see `OfMeasure`, `OverClients`.
     """
@@ -252,7 +252,7 @@ class Spread(Table):
     small: int
     untested: int
     ranges: dict[str, list[int]]
-    samples: list[int] | None
+    samples: list[int | None] | None
     least: int
     methods: list[OverClients]
 
@@ -307,7 +307,7 @@ class Parity(Table):
     ----------
     positive : the name of the class that rates are about; null where each is compared with all others.
     least, counted : people that a rate must be about; what a number n is of.
-    unknown, as_groups : of a sensitive attribute, `[low, high]` over the runs: test samples of which the value is not known; and whether the
+    unknown, as_groups : of a sensitive attribute, `[low, high]` over the runs: test samples of which the value is not known, null if few; and whether the
         test sets are the same people as the values.
     notes, methods : see `OfMeasure`, `Gaps`.
     """
@@ -316,7 +316,7 @@ class Parity(Table):
     positive: str | None
     least: int
     counted: str
-    unknown: NotRequired[list[int]]
+    unknown: NotRequired[list[int | None]]
     as_groups: NotRequired[bool]
     methods: list[Gaps]
 

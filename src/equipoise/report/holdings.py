@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from equipoise.metrics.groups import hidden
+from equipoise.privacy.suppression import enough, hidden, in_words, text_of
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.drawing import INK, PALETTE, SHORT, Vector
-from equipoise.report.formatting import UNDEFINED
-from equipoise.system.text import few, plural, span
+from equipoise.system.text import plural, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +101,7 @@ def _draw_classes(
 
     table = np.array([holder["counts"] or [0] * n_classes for holder in block], dtype=np.float64)
     people = np.array([holder.get("people_of_class") or holder["counts"] or [0] * n_classes for holder in block])
-    table[people < least] = 0
+    table[~enough(people, least)] = 0
     share = table / table.max(initial=1)
     if len(block) <= ROWS and n_classes <= CLASSES:
         rows, columns = share.nonzero()
@@ -145,15 +144,22 @@ def _draw_sizes(
 
 
 def unsaid(holders: Holders, least: int) -> set[str]:
-    """The names of clients, or test sets, of which must not be shown how many samples they have, see `equipoise.metrics.groups.hidden`."""
+    """The names of clients, or test sets, of which must not be shown how many samples they have, see `equipoise.privacy.suppression.hidden`."""
     return hidden({str(holder["name"]): int(holder.get("people") or holder["size"]) for holder in holders}, least)
 
 
 def size(holder: Mapping[str, Any], unshown: Collection[str], least: int) -> str:
     """How many samples a client or a test set has; that they are about too few people, or a dash where they would tell how many another has."""
-    if holder["name"] not in unshown:
-        return f"{holder['size']:,}"
-    return f"< {least}" if int(holder.get("people") or holder["size"]) < least else UNDEFINED
+    few = not enough(int(holder.get("people") or holder["size"]), least)
+    return text_of(None if holder["name"] in unshown else holder["size"], least, few=few)
+
+
+def size_range(holders: Holders, least: int) -> str:
+    """How many samples clients have, from the fewest to the most; empty if one of these numbers would tell how many another has."""
+    unshown, ends = unsaid(holders, least), [choose(holders, key=lambda each: each["size"]) for choose in (min, max)]
+    if any(each["name"] in unshown and enough(int(each.get("people") or each["size"]), least) for each in ends):
+        return ""
+    return span(*(in_words(each["size"], least) for each in ends))
 
 
 def _group(holder: Content) -> str:
@@ -178,9 +184,14 @@ def example_images(holdings: Holdings) -> Figure:
 def sentence(holdings: Holdings, classes: bool = True, least: int = 1) -> str:
     """What `who_has_what` shows, in words; ``classes``: whether samples have such. No number of samples is below ``least``."""
     clients = holdings["clients"]
-    text = f"{plural(len(clients), 'client')} with {_range([client['size'] for client in clients], least)} samples each"
+    sizes = size_range(clients, least)
+    text = f"{plural(len(clients), 'client')}{f' with {sizes} samples each' * bool(sizes)}"
     counts = [client["counts"] for client in clients if client["counts"]]
-    held = f", of {_range([sum(n > 0 for n in row) for row in counts])} of {len(counts[0])} classes" if counts else ""
+    held = (
+        f", of {span(*(f(sum(n > 0 for n in row) for row in counts) for f in (min, max)))} of {len(counts[0])} classes"
+        if counts
+        else ""
+    )
     away = sum(client["counts"] is None for client in clients)
     return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * (classes and away > 0)
 
@@ -191,14 +202,13 @@ def marks(holdings: Holdings, least: int = 1) -> str:
     n_classes = max(len(row["counts"] or ()) for block in blocks for row in block)
     circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
     small = any(
-        0 < n < least for block in blocks for holder in block for n in (holder["size"], *(holder["counts"] or ()))
+        n > 0 and not enough(n, least)
+        for block in blocks
+        for holder in block
+        for n in (holder["size"], *(holder["counts"] or ()))
     )
     return (
         " Circles: the area is the number of samples." * (True in circles)
         + " Cells: the stronger the colour, the more samples." * (False in circles)
         + f" Of fewer than {least} samples nothing is drawn." * small
     )
-
-
-def _range(numbers: list[int], least: int = 1) -> str:
-    return span(*(few(n, least) for n in (min(numbers), max(numbers))))

@@ -14,6 +14,7 @@ from equipoise.metrics.definitions import INDICES, OWN, Statistic, spread, two_s
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds
+from equipoise.privacy.suppression import enough
 from equipoise.records.history import ATTENDANCE, History
 from equipoise.report import document as content, rates, sentences
 from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
@@ -344,15 +345,26 @@ def every_client(compared: Comparison) -> Sheet | None:
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
     least = first.least_group
-    tested = [each for seeds in runs.values() for run in seeds if (each := run.history.client_sizes) is not None]
+    sized = [run for seeds in runs.values() for run in seeds if run.history.client_sizes is not None]
+    tested = [each for run in sized if (each := run.history.client_sizes) is not None]
     rows = []
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         called = f"{name} ({group})" if group and group not in name else name
         samples = [int(each[m]) for each in tested]
-        small = first.at_sites and any(0 < n < least for n in samples)
-        n = [Cell(_test_samples(samples, least))] if tested else []
+        small = any(n and not enough(n, least) for n in samples)
+        told = all(run.history.shown_client_sizes[m] is not None for run in sized)
+        n = [Cell(_test_samples(samples, least) if small or told else UNDEFINED)] if tested else []
         rows.append(
-            (called, (*n, *(Cell(f"n < {least}") if small else _cell(column[m], measure.digits) for column in columns)))
+            (
+                called,
+                (
+                    *n,
+                    *(
+                        Cell(f"n < {least}") if small and first.at_sites else _cell(column[m], measure.digits)
+                        for column in columns
+                    ),
+                ),
+            )
         )
     text = f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(compared.histories)}."
     explanations = [*sentences.other_clients(compared.histories), *sentences.plus_minus_of(compared.document)]
@@ -389,7 +401,8 @@ def _cells_of(client: Sequence[Mapping[str, Any]], values: Sequence[str], few: s
     """The test samples of a client for each value, then the numbers for each value of every method's model, and their gap."""
     for value in values:
         sizes = [n for inside in client for n in inside["groups"].get(value, {"n": ()})["n"]]
-        yield Cell(few if None in sizes else _test_samples(sizes or [0], 0))
+        untold = any(inside["groups"].get(value, {"mean": 0})["mean"] is None for inside in client)
+        yield Cell(few if untold else UNDEFINED if None in sizes else _test_samples(sizes or [0], 0))
     for inside in client:
         yield from (_value_cell(inside["groups"].get(value), few, digits) for value in values)
         yield _cell(inside["gap"], digits)
@@ -451,8 +464,8 @@ def _test_samples(runs: Sequence[int], least: int) -> str:
     low, high = min(runs), max(runs)
     if not high:
         return UNDEFINED
-    fewest = f"< {least}" if any(0 < n < least for n in runs) else f"{low:,}"
-    return fewest if low == high or high < least else f"{fewest} to {high:,}"
+    fewest = f"< {least}" if any(n and not enough(n, least) for n in runs) else f"{low:,}"
+    return fewest if low == high or not enough(high, least) else f"{fewest} to {high:,}"
 
 
 def communication(compared: Comparison) -> Sheet | None:

@@ -13,6 +13,7 @@ import numpy as np
 from equipoise.metrics.definitions import two_stated
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
+from equipoise.privacy.suppression import text_of
 from equipoise.report import document as content, drawing
 from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, test_of, without_bounds
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
@@ -43,9 +44,7 @@ def titles(fairness: content.Parity, measure: Measure = ACCURACY) -> dict[str, s
 
 def count(n: int | None, rate: content.Rate | None, least: int) -> Cell:
     """How many people a rate is about; a dash if there are enough, and their number would tell that of a smaller group."""
-    if n is not None:
-        return Cell(f"{n:,}")
-    return Cell(f"< {least}" if rate is None or rate["mean"] is None else UNDEFINED)
+    return Cell(text_of(n, least, few=rate is None or rate["mean"] is None))
 
 
 def grid(fairness: content.Parity, measure: Measure = ACCURACY, shown: Mapping[str, str] | None = None) -> Grid:

@@ -17,7 +17,7 @@ from equipoise.report.rates import FEW, changes, few_people, missed
 from equipoise.report.statistics import Comparison, Run, ranges
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
-from equipoise.system.text import Said, few, key_of, noun, plural, span
+from equipoise.system.text import Said, key_of, noun, plural, span
 
 
 def caption(comparison: content.OfMeasure) -> str:
@@ -159,12 +159,13 @@ def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list
         f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}."
     ]
     if spread["samples"]:
-        least = spread["least"]
-        low, middle, high = (few(n, least) for n in spread["samples"])
-        median = f" (median {middle})" * (low != high)
-        text.append(
-            f"A client has {span(low, high)} test samples of its own{median}: of few, chance alone makes clients differ."
-        )
+        low, middle, high = spread["samples"]
+        median = f" (median {middle:,})" if middle is not None and low != high else ""
+        if high is not None:
+            ends = f"up to {high:,}" if low is None else span(f"{low:,}", f"{high:,}")
+            text.append(
+                f"A client has {ends} test samples of its own{median}: of few, chance alone makes clients differ."
+            )
     if spread["small"]:
         text.append(
             f"{_left_out(spread['ranges']['small'])} left out for having fewer than {spread['least']} test samples: the numbers say "
@@ -219,10 +220,9 @@ def rates_caption(comparison: content.OfMeasure, treated: content.Treated) -> st
 
 def unknown_values(treated: content.Treated) -> list[str]:
     """Of how many test samples a sensitive attribute is not known."""
-    if not treated.attribute or not (most := treated.parity["unknown"][1]):
+    if not treated.attribute or (most := treated.parity["unknown"][1]) == 0:
         return []
-    least = treated.parity["least"]
-    who = plural(most, "test sample") if most >= least else f"fewer than {least} test samples"
+    who = f"fewer than {treated.parity['least']} test samples" if most is None else plural(most, "test sample")
     return [f"Of {who} {treated.attribute} is not known: they are in no row, and in no gap."]
 
 

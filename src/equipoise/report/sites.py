@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from equipoise.metrics.groups import large
 from equipoise.metrics.measures import main_in
+from equipoise.privacy.suppression import large
 from equipoise.records.record import Record
 
 Records = Sequence[Record]

@@ -20,6 +20,7 @@ from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
+from equipoise.privacy.suppression import enough
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.summary import statistics
@@ -723,11 +724,16 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
     }
 
 
-def _test_samples(runs: Iterable[Run]) -> list[int] | None:
-    """Lowest, median and highest number of test samples of the clients that are counted; None where they have none of their own."""
-    sizes = [n[n >= _least(run.history)] for run in runs if (n := run.history.client_sizes) is not None]
+def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
+    """Lowest, median and highest number of test samples of the clients that are counted, null if not shown; None where they have none of their own."""
+    tested = [(n, run.history) for run in runs if (n := run.history.client_sizes) is not None]
+    sizes = [n[enough(n, _least(history))] for n, history in tested]
+    untold = {
+        k for n, run in tested for k, told in zip(n.tolist(), run.shown_client_sizes, strict=False) if told is None
+    }
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
-    return [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
+    ends = [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
+    return None if ends is None else [None if n in untold else n for n in ends]
 
 
 def _least(history: History) -> int:
@@ -765,7 +771,7 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         if n is None:
             return {}
         honest = run.history.honest_only(n)
-        counted = honest[honest >= _least(run.history)]
+        counted = honest[enough(honest, _least(run.history))]
         if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
@@ -836,12 +842,12 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
         if parity is None:
             continue
         every = [*chain.from_iterable(of_runs.values())]
-        unknown = [entry["unknown"] for entry in every]
+        unknown = sorted((entry["unknown"] for entry in every), key=lambda n: 1 if n is None else n)  # None: few
         methods = [{**method, **_people_of_method(of_runs[method["method"]], measure)} for method in parity["methods"]]
         by_attribute[name] = {
             **parity,
             "methods": cast(list[content.Gaps], methods),
-            "unknown": [min(unknown), max(unknown)],
+            "unknown": [unknown[0], unknown[-1]],
             "as_groups": all(entry["as_groups"] for entry in every),
         }
     return by_attribute
@@ -945,8 +951,8 @@ def _treated_groups(
 
 def _usual(each: Sequence[Numbers], key: str) -> int | None:
     """How many people of a group there are, the mean over the seeds with enough."""
-    enough = [n for rates in each if (n := _about(rates[key])) is not None]
-    return round(sum(enough) / len(enough)) if enough else None
+    counts = [n for rates in each if (n := _about(rates[key])) is not None]
+    return round(sum(counts) / len(counts)) if counts else None
 
 
 def _worst_class(each: Sequence[Numbers], classes: Sequence[str]) -> Content:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from equipoise.privacy.suppression import text_of
 from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
@@ -76,8 +77,8 @@ def rates(chosen: Chosen) -> Grid:
 
 def counts(group: RatesAt, least: int) -> list[Cell]:
     """How many samples a group has, and how many of them are of the positive class."""
-    few = UNDEFINED if group["withheld"] or group["n"] is not None else f"< {least}"
-    return [Cell(few if n is None else f"{n:,}") for n in (group["n"], group["of_class"])]
+    few = group["n"] is None and not group["withheld"]
+    return [Cell(text_of(n, least, few=few)) for n in (group["n"], group["of_class"])]
 
 
 def hidden(chosen: Chosen) -> str:

@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from equipoise.federation import checkpoint
 from equipoise.metrics import performance
-from equipoise.metrics.groups import large
 from equipoise.metrics.measures import main_in
+from equipoise.privacy.suppression import enough, large
 from equipoise.records.directory import ORDER, members
 from equipoise.records.record import parse
 from equipoise.runs import directory as runs
@@ -64,7 +64,9 @@ def round_numbers(
     main = main_in(clients or next(iter(groups.values()), ()))
     each = zip(names, clients.get(main.name, ()), clients.get("n") or [least] * len(names), strict=False)
     sent |= {
-        f"clients/{main.name}/{part(name)}": a for name, a, n in each if a is not None and (n >= least or not at_sites)
+        f"clients/{main.name}/{part(name)}": a
+        for name, a, n in each
+        if a is not None and (enough(n, least) or not at_sites)
     }
     of_groups = [group[main.name] for group in groups.values()]
     statistics = {"avg": performance.mean, "std": performance.std, "worst": main.worst}

@@ -29,7 +29,7 @@ from equipoise.data.tables.options import AGREED, WRITTEN
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
-from equipoise.privacy.differences import exposed
+from equipoise.privacy.suppression import exposed
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system import calls, tensor_files
 from equipoise.system.environment import versions

@@ -74,11 +74,6 @@ def plural(n: int, word: str) -> str:
     return f"{n} {noun(word, n)}"
 
 
-def few(n: int, least: int) -> str:
-    """A number of people or samples; of fewer than ``least`` only that."""
-    return f"fewer than {least}" if 0 < n < least else f"{n:,}"
-
-
 def span(*ends: object) -> str:
     """From the lowest to the highest: `3 to 5`; `3` where both are."""
     return " to ".join(dict.fromkeys(map(str, ends)))

@@ -18,7 +18,7 @@ from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, rea
 from equipoise.data.tables.columns import listed, option, require_columns, together
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
 from equipoise.data.tables.words import missing, same_numbers
-from equipoise.metrics.groups import hidden
+from equipoise.privacy.suppression import enough, hidden
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
 
@@ -91,13 +91,13 @@ class Sums(NamedTuple):
         lack, or is counted with them where it would keep fewer than ``least``. Numbers are given in groups of neighbours, at most ``POINTS``,
         each of ``least`` or more, by their mean; equal numbers are in one group. Of numbers that are not whole it is kept only whether there are any.
         """
-        if 0 < self.present < least:  # what so few rows have is theirs
+        if self.present and not enough(self.present, least):  # what so few rows have is theirs
             return Sums(self.rows)
         rare = hidden(self.words, least)
         words = {word: n for word, n in self.words.items() if word and word not in rare}
         if rest := sum(self.words.values()) - sum(words.values()):
             last = max(rare, key=lambda word: (self.words[word], word), default="")
-            named = {last: rest - least} if last and self.words[last] >= least and rest >= 2 * least else {}
+            named = {last: rest - least} if last and enough(self.words[last], least) and enough(rest, 2 * least) else {}
             words |= {**named, "": rest - sum(named.values())}
         points, counts = grouped(np.asarray(self.points, np.float64), max(least, math.ceil(self.present / POINTS)))
         return self._replace(words=words, points=points, counts=counts, fractions=int(self.fractions > 0))
@@ -127,7 +127,7 @@ def grouped(values: NDArray[np.float64], least: int) -> tuple[tuple[float, ...],
     ends, size = list[int](), 0
     for k, n in enumerate(counts.tolist()):
         size += n
-        if size >= least:
+        if enough(size, least):
             ends.append(k + 1)
             size = 0
     ends[-1:] = [len(different)] * bool(ends)  # fewer than that remain: they are in the last group
@@ -138,7 +138,7 @@ def grouped(values: NDArray[np.float64], least: int) -> tuple[tuple[float, ...],
 
 def _middle(values: NDArray[np.float64], counts: NDArray[np.int64], least: int) -> float:
     common = int(counts.argmax())
-    if counts[common] >= least:
+    if enough(counts[common], least):
         return float(values[common])
     return math.fsum((values * counts).tolist()) / int(counts.sum())
 

@@ -44,7 +44,7 @@ from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
 from equipoise.privacy.accounting import spend
-from equipoise.privacy.differences import shown
+from equipoise.privacy.suppression import enough, shown
 from equipoise.records.history import LEAST, History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
@@ -136,13 +136,13 @@ class Site:
         A server that chooses the decisions reads from their numbers how many of each class and combination of attributes there are.
         """
         if self.simulated or not data.attributes or not self.trial.method.overriding("decide"):
-            return data.persons >= self.least
+            return bool(enough(data.persons, self.least))
         if not self.least_count or data.s is None or data.shape_and_labels is None:
             return False
         joint = torch.unique(data.s, dim=0, return_inverse=True)[1][:, None]
         person = None if data.people is None else torch.from_numpy(data.people)
         codes = without_small_cells(data.shape_and_labels[1], joint, self.least_count, person)
-        return data.persons >= self.least and bool((codes >= 0).all())
+        return bool(enough(data.persons, self.least)) and bool((codes >= 0).all())
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -479,7 +479,7 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
         more["useless"] = int(bool(more["useless"]))  # the words stay here
     if "ranks" in more:
         people = people_of(outputs.counts)
-        few = [min(n) < site.least for n in zip(people["tpr"], people["fpr"], strict=True)]
+        few = [not enough(min(n), site.least) for n in zip(people["tpr"], people["fpr"], strict=True)]
         more["ranks"] = [[0.0 if few[c] else round(x, DIGITS) for x in sums] for c, sums in enumerate(more["ranks"])]
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     report = {"sums": _sums(site, [outputs], classes=RATES in measures), **short}
@@ -501,7 +501,7 @@ def without_small_cells(y: Tensor, s: Tensor, least: int, person: Tensor | None 
     """Codes [n, A] in which whoever is in a small cell of a class is unknown, -1, in all; ``person`` [n] is whom each is about.
 
     The server has the samples of each class, so that nothing that it adds and subtracts is about fewer than ``least`` people, see
-    :func:`equipoise.privacy.differences.shown`.
+    :func:`equipoise.privacy.suppression.shown`.
     """
     who = torch.arange(len(y)) if person is None else person
     labels, codes, people = (x.cpu().numpy() for x in (y, s, who))

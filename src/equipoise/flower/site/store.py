@@ -24,7 +24,7 @@ from torch import Tensor
 
 from equipoise.bundle import files
 from equipoise.data.samples import Draw, Samples, held_rows
-from equipoise.privacy.differences import exposed
+from equipoise.privacy.suppression import enough, exposed
 from equipoise.system import tensor_files
 from equipoise.system.errors import DamagedError, SiteError
 from equipoise.system.files import PART, locked, make_private, read_regular, real_path, write_atomically
@@ -225,7 +225,7 @@ def require_apart(path: Path, name: str, data: Samples, draw: Draw, least: int) 
         draws = [held_rows(n, y, *draw, name, people), *earlier]
         if any(np.array_equal(draws[0], other) for other in earlier):
             return
-        told = [held for held in draws if np.unique(person[held]).size >= least]
+        told = [held for held in draws if enough(np.unique(person[held]).size, least)]
         sums = np.stack([*(~held for held in draws), *told])
         if (earlier or told) and exposed(sums, np.arange(n), person, least).any():
             raise ValueError(
