@@ -161,6 +161,7 @@ def audit(
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
     from equipoise.report.audit import SITE, audit as audited
     from equipoise.report.layout import Sheet
+    from equipoise.report.page import bullets_of, tables_of
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown
 
@@ -173,10 +174,10 @@ def audit(
         print_json(made.document)
         return
     say(made.summary)
-    tables = [(each, each.grid) for each in made.sections if each.grid is not None and each.head != SITE]
-    sheets = [Sheet("", each.title, f"{each.title}.", grid, each.below, head=each.head) for each, grid in tables]
-    for table in rich_sheets(sheets, out.width):
-        out.print("", table)
-    for text in made.sections[-1].below:
+    tables = [(each, table) for each in made.sections for table in tables_of(each) if table.head != SITE]
+    sheets = [Sheet("", x.title, f"{x.title}.", table.grid, bullets_of(x), head=table.head) for x, table in tables]
+    for shown in rich_sheets(sheets, out.width):
+        out.print("", shown)
+    for text in bullets_of(made.sections[-1]):
         say(text)
     say(f"audit: {written}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
+from equipoise.report import page as pages
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, brief, number, p_value, same_in_every_seed
 from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
-from equipoise.report.page import template
+from equipoise.report.page import ROWS, Bullets, Link, Page, Section, Table, Text
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
@@ -29,6 +30,7 @@ SURE: Final = 0.95  # the probability above which a method is called better
 LEVEL: Final = 0.05  # of p-values by Holm
 MISSING, FAILED, SKIPPED = "not run", "failed", "left out"
 TESTED: Final = ("difference", "low", "high", "p", "holm")
+CHOICE: Final = "choice"  # the name of the rows of choices
 COSTS: Final = ("seconds", "bytes", "tuning_seconds", "tuning_rounds")
 
 
@@ -175,16 +177,35 @@ class Leaderboard:
             so_far += f"Tuned {self.reference} has no result on {listed(failed)}. "
         if len(failed) == len(self.document["scenarios"]):
             return f"{so_far}So nothing can be stated."
-        better = {by.noun: self.better(by) for by in CRITERIA}
-        won = {m: nouns for m in self.order if (nouns := [noun for noun, names in better.items() if m in names])}
-        if not won:
+        if not (won := self.won):
             none = "no method beats it, neither by the mean nor by the worst group or client nor by the STD"
             return f"{so_far}If {self.reference} is tuned as well, over the scenarios {none}.{self._in_single()}"
         winners = [f"{method} by {listed(nouns)}{self._price(method)}" for method, nouns in won.items()]
-        lost = [noun for noun, names in better.items() if not names]
+        lost = [by.noun for by in CRITERIA if not any(by.noun in nouns for nouns in won.values())]
         none = f" None does by {' or by '.join(lost)}." if lost else ""
         beat = f"{plural(len(won), 'method')} beat{'s' * (len(won) == 1)} tuned {self.reference}"
         return f"{so_far}{beat}: {'; '.join(winners)}.{none}"
+
+    @property
+    def won(self) -> dict[str, list[str]]:
+        """By method that beats the reference over the scenarios, by what."""
+        better = {by.noun: self.better(by) for by in CRITERIA}
+        return {m: nouns for m in self.order if (nouns := [noun for noun, names in better.items() if m in names])}
+
+    @property
+    def answer(self) -> str:
+        """The headline in at most 25 words, of what has run."""
+        cells, tuned = self.cells(self.reference).values(), f"tuned {self.reference}"
+        if not all(cells) or all(map(absent, cells)):
+            what = "no result" if all(cells) else "not run on every scenario"
+            return f"T{tuned[1:]} has {what}, so nothing can be stated."
+        if not self.won:
+            return f"Over the scenarios no method beats {tuned}, by mean, worst group or STD."
+        method, nouns = next(iter(self.won.items()))
+        what = f"by {listed(nouns)}{self._price(method)}"
+        if len(self.won) == 1:
+            return f"Over the scenarios {method} beats {tuned} {what}."
+        return f"Over the scenarios {len(self.won)} methods beat {tuned}; {method} does {what}."
 
     def _in_single(self) -> str:
         """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
@@ -347,14 +368,87 @@ class Leaderboard:
 
     def html(self) -> str:
         """The page; it needs nothing else, and sorts and filters its tables."""
-        scenarios = {scenario["name"]: scenario for scenario in self.document["scenarios"]}
-        cells = [(m, scenarios[name], cell) for m in self.order for name, cell in self.cells(m).items()]
-        anchors = {(method, scenario["name"]): f"choice-{k}" for k, (method, scenario, _) in enumerate(cells)}
-        criteria = {by.key: by for by in CRITERIA}
-        return template("leaderboard.html.j2").render(
-            board=self, cells=cells, anchors=anchors, scenarios=scenarios, criteria=criteria,
-            chosen=chosen, reason=reason, absent=absent,
-        )  # fmt: skip
+        return pages.html(self.page)
+
+    @property
+    def page(self) -> Page:
+        """The headline and the best methods over the scenarios, then every table, choice and failure."""
+        document, (overall, *sheets) = self.document, self.sheets()
+        parts = zip(("W/T/L", "B/E/W", "rank"), overall.explanations, strict=False)
+        terms = {f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA}
+        best = Grid(overall.grid.titles, overall.grid.rows[:ROWS])
+        counted = {kind: sum(map(len, self.absent(kind).values())) for kind in (MISSING, FAILED, SKIPPED)}
+        gaps = ", ".join(f"{n} {kind}" for kind, n in counted.items() if n)
+        counts = {
+            "method": len(document["methods"]),
+            "scenario": len(document["scenarios"]),
+            "seed": document["budget"]["seeds"],
+        }
+        return Page(
+            document["title"],
+            "Leaderboard",
+            [plural(n, noun) for noun, n in counts.items()],
+            self.answer,
+            notices=[f"Cells without a number: {gaps}; see every choice and failure below."] * bool(gaps),
+            links=[Link("All numbers as CSV", "leaderboard.csv"), Link("All tables in LaTeX", "leaderboard.tex")],
+            sections=[
+                Section(
+                    "shown", "What the numbers show, and what was compared", [Text(self.headline), Bullets(self.notes)]
+                ),
+                _section(overall),
+                *(_section(self._linked(sheet)) for sheet in sheets),
+                self._choices(),
+            ],
+            folded=True,
+            terms=terms,
+            first=[Table(best), Text(f"{overall.caption} {document['about']}", "caption")],
+        )
+
+    def _linked(self, sheet: Sheet) -> Sheet:
+        """A table whose numbers lead to the choices that they are of, and show losses."""
+        by = next((by for by in CRITERIA if by.key == sheet.name), None)
+        width = len(sheet.grid.titles)
+
+        def cell(place: int, title: str, cell: Cell) -> Cell:
+            lost = by is not None and self.outcome(self.order[place // width], title, by) == -1
+            return cell._replace(link=f"#{CHOICE}-{place}", worse=lost)
+
+        rows = tuple(
+            (
+                name,
+                tuple(
+                    cell(width * i + j, title, x)
+                    for j, (title, x) in enumerate(zip(sheet.grid.titles, cells, strict=True))
+                ),
+            )
+            for i, (name, cells) in enumerate(sheet.grid.rows)
+        )
+        return replace(sheet, grid=Grid(sheet.grid.titles, rows))
+
+    def _choices(self) -> Section:
+        """What was chosen for each method on each scenario, and why a cell has no number."""
+        reports = {scenario["name"]: scenario["report"] for scenario in self.document["scenarios"]}
+
+        def more(name: str, address: str) -> Cell:
+            return Cell(name * bool(address), link=address)
+
+        rows = tuple(
+            (
+                self.row(method),
+                (
+                    Cell(scenario),
+                    Cell(chosen(cell) or UNDEFINED),
+                    Cell(": ".join(filter(None, (absent(cell), reason(cell)))), worse=bool(cell.get("failed"))),
+                    more("draws", cell.get("tuning") or ""),
+                    more("curves", reports[scenario] if cell.get("seconds") is not None else ""),
+                ),
+            )
+            for method in self.order
+            for scenario, cell in self.cells(method).items()
+        )
+        grid = Grid(("scenario", "chosen", "no result", "all draws", "reported runs"), rows)
+        links = [Link(f"All about the runs on {name}", address) for name, address in reports.items() if address]
+        return Section("choices", "Every choice and failure", [Table(grid, kind="lines", name=CHOICE), *links])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, and next to it leaderboard.csv and leaderboard.tex, atomically; return the page's path."""
@@ -374,6 +468,13 @@ def leaderboard(document: Content) -> Leaderboard:
         `skipped`, the reason, is left out.
     """
     return Leaderboard(document)
+
+
+def _section(sheet: Sheet) -> Section:
+    """A table with its sentences."""
+    return Section(
+        sheet.name, sheet.heading, [Text(sheet.caption), Table(sheet.grid, kind="lines"), Bullets(sheet.sentences)]
+    )
 
 
 def score(cell: Content, by: Criterion) -> float:

@@ -1,4 +1,4 @@
-"""A page: a title, the answer, and sections of texts, tables and pictures, which writers turn into HTML or Markdown."""
+"""A page: a title, the answer, and sections of texts, tables and pictures; its writers in HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
 
 from equipoise.report.formatting import Cell, Grid
-from equipoise.system.text import visible
+from equipoise.report.rendering import markdown_table
+from equipoise.system.text import markdown as escaped, visible
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -38,6 +40,7 @@ class Table(NamedTuple):
     """A table with a heading, which is empty where the section has said it.
 
     `kind` is "numbers", "lines" (cells are a number and a line below it) or "settings" (texts). The first ``totals`` columns sum up others.
+    The rows of one with a `name` have the ids NAME-0, NAME-1, and so on.
     """
 
     grid: Grid
@@ -64,9 +67,10 @@ class Pictures(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Lines to copy."""
+    """Lines to copy, in a language."""
 
     lines: Sequence[str]
+    language: str = ""
 
 
 class Link(NamedTuple):
@@ -106,6 +110,7 @@ class Page:
     terms : by title of a column the id of its explanation, and the explanation in a line.
     footer : by what it was made.
     narrow : for reading and printing rather than looking.
+    first : further blocks of the answer, below the figure and the table.
     """
 
     title: str
@@ -122,6 +127,17 @@ class Page:
     terms: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     footer: str = ""
     narrow: bool = False
+    first: Sequence[Block] = ()
+
+
+def tables_of(section: Section) -> list[Table]:
+    """The tables of a section."""
+    return [block for block in section.blocks if isinstance(block, Table)]
+
+
+def bullets_of(section: Section) -> list[str]:
+    """The sentences of its lists."""
+    return [text for block in section.blocks if isinstance(block, Bullets) for text in block.texts]
 
 
 def texts(rows: Sequence[tuple[str, Sequence[str]]], titles: Sequence[str]) -> Grid:
@@ -146,9 +162,49 @@ def template(name: str) -> Template:
 
     return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    ).from_string(_file(name), globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__})
+    ).from_string(
+        _file(name), globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address}
+    )
+
+
+def _address(link: str) -> str:
+    """A place on the page, or a file next to it, whose name nothing is read from."""
+    return link if link.startswith("#") else quote(link)
 
 
 def shown(value: object) -> object:
     """What a page shows of a value: text without signs that steer; markup and all else as it is."""
     return visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def markdown(page: Page) -> str:
+    """The page in Markdown, without its figures."""
+    lines = [f"# {escaped(page.title)}", ""]
+    lines += [line for text in (" · ".join(page.facts), page.headline) if text for line in (escaped(text), "")]
+    lines += [line for block in page.first for line in _markdown(block)]
+    lines += _markdown(Bullets(page.notices))
+    for section in page.sections:
+        lines += [f"## {escaped(section.title)}", "", *(line for block in section.blocks for line in _markdown(block))]
+        for part in section.parts:
+            lines += [f"### {escaped(part.title)}", "", *(line for block in part.blocks for line in _markdown(block))]
+    return "\n".join([*lines, *[page.footer, ""] * bool(page.footer)])
+
+
+def _markdown(block: Block) -> list[str]:
+    """The lines of a block, the last one empty."""
+    match block:
+        case Text(text, kind):
+            made = [f"**{escaped(text)}**" if kind == "note" else escaped(text)]
+        case Bullets(texts):
+            made = [f"- {escaped(text)}" for text in texts]
+        case Table(grid, heading, head):
+            rows = ([escaped(name), *(escaped(cell.text) for cell in cells)] for name, cells in grid.rows)
+            titles = [escaped(heading), ""] * bool(heading)
+            made = [*titles, *markdown_table([escaped(head), *map(escaped, grid.titles)], rows)]
+        case Code(lines, language):
+            made = [f"```{language}", *lines, "```"]
+        case Link(text, address):
+            made = [f"[{escaped(text)}]({_address(address)})"]
+        case Pictures():
+            made = []
+    return [*made, ""] if made else []
