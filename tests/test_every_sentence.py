@@ -673,15 +673,15 @@ OF_HEADLINE = {
 }
 
 
-@form(r"By sex, (.+)\.")
+@form(r"By sex, the gap is (.+)\.")
 def of_headline(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
-    said = re.findall(rf"({'|'.join(OF_HEADLINE)})(?: differs)? by ({NUMBER})", found[1])
+    said = re.findall(rf"({NUMBER})(?: points)? in ({'|'.join(OF_HEADLINE)})", found[1])
     assert said
-    for title, value in said:
+    for value, title in said:
         assert near(value, rows.of_title(title + OF_HEADLINE[title], "sex", rows.drawn.labels[0], 0))
 
 
-@form(r"No difference between groups is estimable: too few people are behind the rates\.")
+@form(r"No gap between groups is estimable: too few people are behind the rates\.")
 def none_estimable(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     titles = [*OF_HEADLINE][:2] if rows.c else [*OF_HEADLINE][2:4] if rows.C else [*OF_HEADLINE][4:]
     every = (rows.of_title(title + OF_HEADLINE[title], "sex", rows.drawn.labels[0], 0) for title in titles)

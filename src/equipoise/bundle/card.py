@@ -89,15 +89,8 @@ class Card:
 
     def markdown(self) -> str:
         """The card as ``README.md``."""
-        return "\n".join(
-            [
-                "---",
-                *(f"{key}: {_yaml(value)}" for key, value in self.header.items()),
-                "---",
-                "",
-                pages.markdown(self.page),
-            ]
-        )
+        header = [f"{key}: {_yaml(value)}" for key, value in self.header.items()]
+        return "\n".join(["---", *header, "---", "", pages.markdown(self.page)])
 
     def html(self) -> str:
         """The card as a page."""
@@ -106,15 +99,10 @@ class Card:
     @property
     def page(self) -> Page:
         """The card: how good the model is, then what it is for, who is in the data, and how it was made."""
+        first = [Text(self.summary)]
         return Page(
-            self.name,
-            "Model card",
-            headline=self.headline,
-            sections=self.sections,
-            narrow=True,
-            footer=SOURCE,
-            first=[Text(self.summary)],
-        )
+            self.name, "Model card", headline=self.headline, sections=self.sections, footer=SOURCE, narrow=True, first=first,
+        )  # fmt: skip
 
     @property
     def headline(self) -> str:
@@ -246,9 +234,8 @@ class Card:
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
             text.append(f"It does not use {some([f'{name} ({why})' for name, why in left.items()], NAMED)}.")
         table = [Table(grid, head="Client")] if grid else []
-        return Section(
-            "people", "Data, and who is in them", [*map(Text, text), *table, Bullets([*more, *self._licence()])]
-        )
+        blocks = [*map(Text, text), *table, Bullets([*more, *self._licence()])]
+        return Section("people", "Data, and who is in them", blocks)
 
     def _licence(self) -> Iterator[str]:
         license = self.about["license"]

@@ -251,41 +251,23 @@ class Audit:
     @cached_property
     def page(self) -> Page:
         """The page: what differs most, then by attribute the gaps, the rates and every site."""
-        first = [
-            row for treated in self.treated for row in self._gaps(treated, rates.two_gaps(treated, self.history.main))
-        ]
+        two = [self._gaps(treated, rates.two_gaps(treated, self.history.main)) for treated in self.treated]
+        first = Table(Grid(self._titles, tuple(row for rows in two for row in rows)), head="Gap")
+        made, rows = "Made by equipoise audit, which trains nothing.", f"{len(self.data):,} rows"
         return Page(
-            self.name,
-            "Audit",
-            [f"{len(self.data):,} rows"],
-            self.headline,
-            notices=self.notes,
-            sections=self.sections,
-            folded=True,
-            footer="Made by equipoise audit, which trains nothing.",
-            first=[Table(Grid(self._titles, (*first,)), head="Gap")],
-        )
+            self.name, "Audit", [rows], self.headline, notices=self.notes, sections=self.sections, folded=True, footer=made, first=[first],
+        )  # fmt: skip
 
     @property
     def headline(self) -> str:
         """The two gaps that summaries have, by the attribute with the largest of them; or that none is estimable."""
-        measure, made = self.history.main, list[tuple[float, str]]()
-        unit = "points" if self.data.classes else measure.unit
+        made, unit = list[tuple[float, str]](), "points" if self.data.classes else self.history.main.unit
         for treated in (each for each in self.treated if not each.joined):
-            titles = rates.two_gaps(treated, measure).items()
-            gaps = [
-                (gap, title)
-                for key, title in titles
-                if (gap := content.mean_of(treated.parity["methods"][0], key)) is not None
-            ]
-            parts = [
-                f"{title}{' differs' * (k == 0)} by {number(gap, self._digits)} {unit}".rstrip()
-                for k, (gap, title) in enumerate(gaps)
-            ]
-            made += [(max(gaps)[0], f"By {treated.attribute}, {listed(parts)}.")] if gaps else []
-        return (
-            max(made)[1] if made else "No difference between groups is estimable: too few people are behind the rates."
-        )
+            titles, (method,) = rates.two_gaps(treated, self.history.main), treated.parity["methods"]
+            gaps = {title: gap for key, title in titles.items() if (gap := content.mean_of(method, key)) is not None}
+            said = [f"{f'{number(gap, self._digits)} {unit}'.rstrip()} in {title}" for title, gap in gaps.items()]
+            made += [(max(gaps.values()), f"By {treated.attribute}, the gap is {listed(said)}.")] if gaps else []
+        return max(made)[1] if made else "No gap between groups is estimable: too few people are behind the rates."
 
     @cached_property
     def sections(self) -> list[Section]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -281,8 +282,8 @@ class Leaderboard:
 
     def _criterion_sheet(self, by: Criterion) -> Sheet:
         def shown(method: str, scenario: str, cell: Content) -> Cell:
-            best = self.outcome(method, scenario, by) == 1
-            return Cell(number(cell[by.key]), ends=_difference(tested(cell, by)), best=best)
+            outcome, ends = self.outcome(method, scenario, by), _difference(tested(cell, by))
+            return Cell(number(cell[by.key]), ends=ends, best=outcome == 1, worse=outcome == -1)
 
         unit = "in percent, higher is better" if by.sign == 1 else "over groups or clients in points, lower is better"
         below = f"Below each number: the difference to {self.reference}, its 95{PERCENT} interval over seeds, and its p-value by Holm."
@@ -318,15 +319,15 @@ class Leaderboard:
     def _table(
         self, name: str, heading: str, about: str, shown: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
     ) -> Sheet:
-        """A table with a column per scenario."""
-        rows = tuple(
-            (
-                self.row(m),
-                tuple(Cell(why) if (why := absent(cell)) else shown(m, s, cell) for s, cell in self.cells(m).items()),
-            )
-            for m in self.order
-        )
-        return Sheet(name, heading, f"{heading} {about}.", Grid(tuple(self.cells(self.reference)), rows), texts)
+        """A table with a column per scenario; its numbers lead to the choices that they are of."""
+        names, places, rows = (*self.cells(self.reference),), count(), []
+        for m in self.order:
+            cells = [
+                Cell(absent(x), worse=absent(x) == FAILED) if absent(x) else shown(m, s, x)
+                for s, x in self.cells(m).items()
+            ]
+            rows.append((self.row(m), tuple(cell._replace(link=f"#{CHOICE}-{next(places)}") for cell in cells)))
+        return Sheet(name, heading, f"{heading} {about}.", Grid(names, tuple(rows)), texts)
 
     def latex(self) -> str:
         """The tables in LaTeX, for the package booktabs; those per scenario fit a page turned on its side."""
@@ -373,82 +374,42 @@ class Leaderboard:
     @property
     def page(self) -> Page:
         """The headline and the best methods over the scenarios, then every table, choice and failure."""
-        document, (overall, *sheets) = self.document, self.sheets()
+        document, (overall, *sheets), seeds = self.document, self.sheets(), self.document["budget"]["seeds"]
         parts = zip(("W/T/L", "B/E/W", "rank"), overall.explanations, strict=False)
-        terms = {f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA}
-        best = Grid(overall.grid.titles, overall.grid.rows[:ROWS])
-        counted = {kind: sum(map(len, self.absent(kind).values())) for kind in (MISSING, FAILED, SKIPPED)}
-        gaps = ", ".join(f"{n} {kind}" for kind, n in counted.items() if n)
-        counts = {
-            "method": len(document["methods"]),
-            "scenario": len(document["scenarios"]),
-            "seed": document["budget"]["seeds"],
-        }
+        gaps = ", ".join(
+            f"{n} {kind}" for kind in (MISSING, FAILED, SKIPPED) if (n := sum(map(len, self.absent(kind).values())))
+        )
+        shown = [Text(self.headline), Bullets(self.notes)]
+        best = Table(overall.grid._replace(rows=overall.grid.rows[:ROWS]))
         return Page(
             document["title"],
             "Leaderboard",
-            [plural(n, noun) for noun, n in counts.items()],
+            [plural(len(self.order), "method"), plural(len(document["scenarios"]), "scenario"), plural(seeds, "seed")],
             self.answer,
             notices=[f"Cells without a number: {gaps}; see every choice and failure below."] * bool(gaps),
             links=[Link("All numbers as CSV", "leaderboard.csv"), Link("All tables in LaTeX", "leaderboard.tex")],
             sections=[
-                Section(
-                    "shown", "What the numbers show, and what was compared", [Text(self.headline), Bullets(self.notes)]
-                ),
-                _section(overall),
-                *(_section(self._linked(sheet)) for sheet in sheets),
+                Section("shown", "What the numbers show", shown),
+                *map(_section, (overall, *sheets)),
                 self._choices(),
             ],
             folded=True,
-            terms=terms,
-            first=[Table(best), Text(f"{overall.caption} {document['about']}", "caption")],
+            terms={f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA},
+            first=[best, Text(f"{overall.caption} {document['about']}", "caption")],
         )
-
-    def _linked(self, sheet: Sheet) -> Sheet:
-        """A table whose numbers lead to the choices that they are of, and show losses."""
-        by = next((by for by in CRITERIA if by.key == sheet.name), None)
-        width = len(sheet.grid.titles)
-
-        def cell(place: int, title: str, cell: Cell) -> Cell:
-            lost = by is not None and self.outcome(self.order[place // width], title, by) == -1
-            return cell._replace(link=f"#{CHOICE}-{place}", worse=lost)
-
-        rows = tuple(
-            (
-                name,
-                tuple(
-                    cell(width * i + j, title, x)
-                    for j, (title, x) in enumerate(zip(sheet.grid.titles, cells, strict=True))
-                ),
-            )
-            for i, (name, cells) in enumerate(sheet.grid.rows)
-        )
-        return replace(sheet, grid=Grid(sheet.grid.titles, rows))
 
     def _choices(self) -> Section:
         """What was chosen for each method on each scenario, and why a cell has no number."""
-        reports = {scenario["name"]: scenario["report"] for scenario in self.document["scenarios"]}
-
-        def more(name: str, address: str) -> Cell:
-            return Cell(name * bool(address), link=address)
-
-        rows = tuple(
-            (
-                self.row(method),
-                (
-                    Cell(scenario),
-                    Cell(chosen(cell) or UNDEFINED),
-                    Cell(": ".join(filter(None, (absent(cell), reason(cell)))), worse=bool(cell.get("failed"))),
-                    more("draws", cell.get("tuning") or ""),
-                    more("curves", reports[scenario] if cell.get("seconds") is not None else ""),
-                ),
-            )
-            for method in self.order
-            for scenario, cell in self.cells(method).items()
-        )
-        grid = Grid(("scenario", "chosen", "no result", "all draws", "reported runs"), rows)
-        links = [Link(f"All about the runs on {name}", address) for name, address in reports.items() if address]
-        return Section("choices", "Every choice and failure", [Table(grid, kind="lines", name=CHOICE), *links])
+        reports, rows = {scenario["name"]: scenario["report"] for scenario in self.document["scenarios"]}, []
+        for method in self.order:
+            for scenario, cell in self.cells(method).items():
+                draws, runs = cell.get("tuning") or "", reports[scenario] * (cell.get("seconds") is not None)
+                why = Cell(": ".join(filter(None, (absent(cell), reason(cell)))), worse=absent(cell) == FAILED)
+                links = (Cell("draws" * bool(draws), link=draws), Cell("curves" * bool(runs), link=runs))
+                rows.append((self.row(method), (Cell(scenario), Cell(chosen(cell) or UNDEFINED), why, *links)))
+        grid = Grid(("scenario", "chosen", "no result", "all draws", "reported runs"), tuple(rows))
+        more = [Link(f"All about the runs on {name}", address) for name, address in reports.items() if address]
+        return Section("choices", "Every choice and failure", [Table(grid, kind="lines", name=CHOICE), *more])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, and next to it leaderboard.csv and leaderboard.tex, atomically; return the page's path."""
@@ -472,9 +433,8 @@ def leaderboard(document: Content) -> Leaderboard:
 
 def _section(sheet: Sheet) -> Section:
     """A table with its sentences."""
-    return Section(
-        sheet.name, sheet.heading, [Text(sheet.caption), Table(sheet.grid, kind="lines"), Bullets(sheet.sentences)]
-    )
+    blocks = [Text(sheet.caption), Table(sheet.grid, kind="lines"), Bullets(sheet.sentences)]
+    return Section(sheet.name, sheet.heading, blocks)
 
 
 def score(cell: Content, by: Criterion) -> float:

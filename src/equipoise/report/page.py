@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 from equipoise.report.formatting import Cell, Grid
-from equipoise.report.rendering import markdown_table
 from equipoise.system.text import markdown as escaped, visible
 
 if TYPE_CHECKING:
@@ -179,32 +178,34 @@ def shown(value: object) -> object:
 
 def markdown(page: Page) -> str:
     """The page in Markdown, without its figures."""
-    lines = [f"# {escaped(page.title)}", ""]
-    lines += [line for text in (" · ".join(page.facts), page.headline) if text for line in (escaped(text), "")]
-    lines += [line for block in page.first for line in _markdown(block)]
-    lines += _markdown(Bullets(page.notices))
+    answer = [*map(Text, filter(None, (" · ".join(page.facts), page.headline))), *page.first, Bullets(page.notices)]
+    lines = [f"# {escaped(page.title)}", "", *in_markdown(answer)]
     for section in page.sections:
-        lines += [f"## {escaped(section.title)}", "", *(line for block in section.blocks for line in _markdown(block))]
+        lines += [f"## {escaped(section.title)}", "", *in_markdown(section.blocks)]
         for part in section.parts:
-            lines += [f"### {escaped(part.title)}", "", *(line for block in part.blocks for line in _markdown(block))]
-    return "\n".join([*lines, *[page.footer, ""] * bool(page.footer)])
+            lines += [f"### {escaped(part.title)}", "", *in_markdown(part.blocks)]
+    return "\n".join([*lines, page.footer, ""])
 
 
-def _markdown(block: Block) -> list[str]:
-    """The lines of a block, the last one empty."""
-    match block:
-        case Text(text, kind):
-            made = [f"**{escaped(text)}**" if kind == "note" else escaped(text)]
-        case Bullets(texts):
-            made = [f"- {escaped(text)}" for text in texts]
-        case Table(grid, heading, head):
-            rows = ([escaped(name), *(escaped(cell.text) for cell in cells)] for name, cells in grid.rows)
-            titles = [escaped(heading), ""] * bool(heading)
-            made = [*titles, *markdown_table([escaped(head), *map(escaped, grid.titles)], rows)]
-        case Code(lines, language):
-            made = [f"```{language}", *lines, "```"]
-        case Link(text, address):
-            made = [f"[{escaped(text)}]({_address(address)})"]
-        case Pictures():
-            made = []
-    return [*made, ""] if made else []
+def in_markdown(blocks: Sequence[Block]) -> list[str]:
+    """The lines of blocks but figures, an empty one behind each: in bold what is told apart as best."""
+    lines: list[str] = []
+    for block in blocks:
+        match block:
+            case Text(text, kind):
+                lines += [f"**{escaped(text)}**" if kind == "note" else escaped(text), ""]
+            case Bullets(texts) if texts:
+                lines += [*(f"- {escaped(text)}" for text in texts), ""]
+            case Table(grid, heading, head, kind):
+                lines += [escaped(heading), ""] * bool(heading)
+                lines += [f"| {' | '.join(map(escaped, (head, *grid.titles)))} |"]
+                lines += [f"|---|{('---|' if kind == 'settings' else '---:|') * len(grid.titles)}"]
+                for name, cells in grid.rows:
+                    row = [f"**{escaped(cell.text)}**" if cell.best else escaped(cell.text) for cell in cells]
+                    lines += [f"| {' | '.join((escaped(name), *row))} |"]
+                lines += [""]
+            case Code(code, language):
+                lines += [f"```{language}", *code, "```", ""]
+            case Link(text, address):
+                lines += [f"[{escaped(text)}]({_address(address)})", ""]
+    return lines

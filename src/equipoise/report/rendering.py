@@ -12,6 +12,7 @@ from equipoise.report import layout
 from equipoise.report.document import Document, columns_of, tests_of, treated
 from equipoise.report.formatting import PERCENT, Cell, Grid, lines
 from equipoise.report.layout import Sheet, sheets
+from equipoise.report.page import Bullets, Table, in_markdown
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
@@ -19,7 +20,7 @@ from equipoise.system.text import markdown as escaped, plural, visible
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from equipoise.records.history import History
 
@@ -120,13 +121,13 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     return [replace(each, grid=part(b), caption=c) for each, b, c in zip(of_blocks, blocks, captions, strict=True)]
 
 
-def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> Table:
+def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> RichTable:
     """One table. Sentences that were `stated` below another table are left out; the others are added to `stated`."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0), title_style="italic", min_width=min_width)
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0), title_style="italic", min_width=min_width)
     sentences = [s for s in (*sheet.sentences, *sheet.test) if s not in stated]
     stated.update(sentences)
     table.title, table.caption = Text(sheet.caption), Text("\n".join([*sentences, *sheet.differences]))
@@ -153,21 +154,17 @@ def markdown(comparison: Document) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    notes = (f"- {escaped(note)}" for note in [*sheet.sentences, *sheet.test, *sheet.differences])
-    return "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *notes]).rstrip() + "\n"
+    notes = [*sheet.sentences, *sheet.test, *sheet.differences]
+    return (
+        "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *in_markdown([Bullets(notes)])]).rstrip()
+        + "\n"
+    )
 
 
 def markdown_grid(sheet: Sheet) -> list[str]:
     """The lines of a table without its caption and sentences."""
-    titles, rows = sheet.grid
-    texts = ([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)] for name, cells in rows)
-    head = [sheet.head if sheet.prose else "method", *map(escaped, titles)]
-    return markdown_table(head, (map(escaped, row) for row in texts), "---|" if sheet.prose else "---:|")
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]], align: str = "---:|") -> list[str]:
-    """The lines of a table, of cells in Markdown; ``align`` is for all columns but the first."""
-    return [f"| {' | '.join(head)} |", f"|---|{align * (len(head) - 1)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    kind = "settings" if sheet.prose else "numbers"
+    return in_markdown([Table(sheet.grid, "", sheet.head if sheet.prose else "method", kind)])[:-1]
 
 
 def latex(comparison: Document) -> str:
