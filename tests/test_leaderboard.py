@@ -221,6 +221,7 @@ def test_csv_has_every_number_and_latex_every_table(gaps: Leaderboard, tmp_path:
     assert by_name["digits", "afl"]["failed"] == "diverged in round 3"
     latex = (tmp_path / "leaderboard.tex").read_text()
     assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == len(gaps.sheets()) == 8
+    assert re.findall(r"\\label\{tab:(\w+)\}", latex) == [sheet.name for sheet in gaps.sheets()]
     assert latex.isascii() or set(re.sub(r"%.*", "", latex)) <= set(map(chr, range(128)))
     assert path == tmp_path / "board.html"
 

@@ -204,7 +204,8 @@ def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
     ]
     tables = tables or [Table(_threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen), head="")]
     caption = " ".join(filter(None, (BRACKETS.format(SAME_KIND), thresholds.hidden(chosen))))
-    return Section("missed", MISSED, [*map(Text, (*texts, *_sentences(chosen))), *tables, Text(caption, "caption")])
+    said = map(Text, _sentences(chosen))
+    return Section("missed", MISSED, [*map(Text, texts), *tables, Text(caption, "caption"), *said])
 
 
 def _missed(compared: Comparison) -> Section:
@@ -224,9 +225,9 @@ def _missed(compared: Comparison) -> Section:
         *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
         seeds,
     ]
-    texts = [_predicted(compared.histories[0]), verdict(_in_words(document, compared))]
     caption = [Text(" ".join(filter(None, below)), "caption")] * any(below)
-    return Section("missed", heading, [*map(Text, texts), *tables, *caption])
+    first, last = Text(_predicted(compared.histories[0])), Text(verdict(_in_words(document, compared)))
+    return Section("missed", heading, [first, *tables, *caption, last])
 
 
 def _in_words(document: content.Document, compared: Comparison) -> content.Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -173,7 +174,7 @@ def latex(comparison: Document) -> str:
 
 
 def latex_sheet(sheet: Sheet) -> str:
-    """One table in LaTeX, for the package booktabs."""
+    """One table in LaTeX, for the package booktabs: a caption of one sentence, a label, and the notes below the table."""
     titles, rows = sheet.grid
 
     def entry(cell: Cell) -> str:
@@ -183,12 +184,29 @@ def latex_sheet(sheet: Sheet) -> str:
         return rf"{mean}\,{{\scriptsize{beside}}}" if beside else mean
 
     body = [[tex(name), *map(entry, cells)] for name, cells in rows]
-    text = " ".join([sheet.caption, *sheet.sentences])
-    comments = ("% " + " ".join(comment.split()) for comment in (*sheet.test, *sheet.differences))
+    label = re.sub(r"[^\w.-]+", "-", sheet.name)
+    caption, _, more = sheet.caption.partition(". ")
+    said = [more, *sheet.sentences]
+    notes = " ".join(text for text in said if "--" not in text).strip()  # options are for who runs it
+    comments = [text for text in said if "--" in text]
     head, form = [sheet.head, *map(tex, titles)], "l" + "r" * len(titles)
     if sheet.prose:  # which would leave the page
         form = rf"p{{{0.9 / len(head):.2f}\textwidth}}" * len(head)
-    return "\n".join([_tabular(text, form, head, body, prose=sheet.prose), *comments, ""])
+    kind, size = ("table*", r"\scriptsize") if sheet.prose else ("table", r"\centering")
+    first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *body))
+    return "\n".join([
+        rf"\begin{{{kind}}}",
+        f"  {size}",
+        rf"  \caption{{{tex(caption.removesuffix('.'))}.}}",
+        rf"  \label{{tab:{label}}}",
+        rf"  \begin{{tabular}}{{{form}}}",
+        r"    \toprule", first, r"    \midrule", *others, r"    \bottomrule",
+        r"  \end{tabular}",
+        *[rf"  \par\smallskip\footnotesize {tex(notes)}"] * bool(notes),
+        rf"\end{{{kind}}}",
+        *("% " + " ".join(text.split()) for text in (*comments, *sheet.test, *sheet.differences)),
+        "",
+    ])  # fmt: skip
 
 
 def save_latex(histories: Sequence[History] | Comparison, directory: str | os.PathLike[str]) -> list[Path]:
@@ -218,15 +236,6 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
         *layout.paired_tests(compared.document),
     ]
     return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]
-
-
-def _tabular(caption: str, form: str, head: Iterable[str], rows: Iterable[Iterable[str]], *, prose: bool) -> str:
-    """A table for the package booktabs, of cells in LaTeX below a caption in plain text."""
-    kind, size = ("table*", r"\scriptsize") if prose else ("table", r"\centering")
-    first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *rows))
-    begin = [rf"\begin{{{kind}}}", f"  {size}", rf"  \caption{{{tex(caption)}}}", rf"  \begin{{tabular}}{{{form}}}"]
-    end = [r"    \bottomrule", r"  \end{tabular}", rf"\end{{{kind}}}"]
-    return "\n".join([*begin, r"    \toprule", first, r"    \midrule", *others, *end])
 
 
 def tex(text: str) -> str:

@@ -334,12 +334,12 @@ def decided(
     columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
     below = [HOW, *([EMBEDDED_CLAIMS] if embedded else []), *([f"{DOUBTS} {'; '.join(doubted)}."] if doubted else [])]
     sheets = []
-    for heading, (head, *titles), rows, text in (
-        ("What the paper claims", columns, claims, " ".join(below)),
-        ("What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
+    for name, heading, (head, *titles), rows, text in (
+        ("claims", "What the paper claims", columns, claims, " ".join(below)),
+        ("choices", "What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
     ):
         grid = Grid(tuple(titles), tuple((row.cells[0], tuple(map(Cell, row.cells[1:]))) for row in rows))
-        sheets.append(Sheet("", heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head))
+        sheets.append(Sheet(name, heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head))
     return [sheet for sheet in sheets if sheet.grid.rows]
 
 
@@ -407,8 +407,8 @@ def sheet(result: Result, part: Block) -> Sheet:
         rows.append((row, tuple(Cell(ours(entry)) for entry in entries)))
         if any(entry.paper is not None for entry in entries):
             rows.append((PAPER, tuple(Cell(theirs(entry, embedded=result.embedded)) for entry in entries)))
-    caption = " ".join(filter(None, (f"{result.title}. {part.title}.", result.calibration(part.name))))
-    return Sheet(part.name, part.title, caption, Grid(part.columns, tuple(rows)), sentences(result, part))
+    said = [*filter(None, [result.calibration(part.name)]), *sentences(result, part)]
+    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", Grid(part.columns, tuple(rows)), said)
 
 
 def sentences(result: Result, part: Block) -> list[str]:
