@@ -141,7 +141,7 @@ def page(document: Content) -> Page:
         headline(document),
         sections=[
             Section(
-                "how", "What was chosen by, and what to know of it", [Text(budget(document)), *shared, Bullets(limits)]
+                "how", "How they were chosen, and what to doubt", [Text(budget(document)), *shared, Bullets(limits)]
             ),
             *(_of(document, k, label) for k, label in enumerate(document["methods"])),
         ],
