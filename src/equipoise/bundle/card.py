@@ -22,7 +22,7 @@ from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, with_unit, without
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.notes import repeated
-from equipoise.report.page import Bullets, Code, Page, Section, Table, Text
+from equipoise.report.page import Block, Bullets, Code, Page, Section, Table, Text
 from equipoise.report.statistics import Comparison
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
@@ -234,7 +234,7 @@ class Card:
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
             text.append(f"It does not use {some([f'{name} ({why})' for name, why in left.items()], NAMED)}.")
         table = [Table(grid, head="Client")] if grid else []
-        blocks = [*map(Text, text), *table, Bullets([*more, *self._licence()])]
+        blocks: list[Block] = [*map(Text, text), *table, Bullets([*more, *self._licence()])]
         return Section("people", "Data, and who is in them", blocks)
 
     def _licence(self) -> Iterator[str]:

@@ -23,7 +23,7 @@ from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, tuning_notes
-from equipoise.report.page import Bullets, Page, Section, Table, Text
+from equipoise.report.page import Block, Bullets, Page, Section, Table, Text
 from equipoise.report.provenance import data_digest, quarantined, versions
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison
@@ -134,7 +134,7 @@ def _predicted(run: History) -> str:
 
 def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     """Who is in the data, and who is not."""
-    blocks = [*map(Text, _rows(compared)), Bullets([*_limits_of_data(compared, chosen)])]
+    blocks: list[Block] = [*map(Text, _rows(compared)), Bullets([*_limits_of_data(compared, chosen)])]
     return Section("people", "Who is in the data, and who is not", blocks)
 
 

@@ -20,7 +20,7 @@ from equipoise.report import page as pages
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, brief, number, p_value, same_in_every_seed
 from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
-from equipoise.report.page import ROWS, Bullets, Link, Page, Section, Table, Text
+from equipoise.report.page import ROWS, Block, Bullets, Link, Page, Section, Table, Text
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
@@ -379,7 +379,7 @@ class Leaderboard:
         gaps = ", ".join(
             f"{n} {kind}" for kind in (MISSING, FAILED, SKIPPED) if (n := sum(map(len, self.absent(kind).values())))
         )
-        shown = [Text(self.headline), Bullets(self.notes)]
+        shown: list[Block] = [Text(self.headline), Bullets(self.notes)]
         best = Table(overall.grid._replace(rows=overall.grid.rows[:ROWS]))
         return Page(
             document["title"],
@@ -433,7 +433,7 @@ def leaderboard(document: Content) -> Leaderboard:
 
 def _section(sheet: Sheet) -> Section:
     """A table with its sentences."""
-    blocks = [Text(sheet.caption), Table(sheet.grid, kind="lines"), Bullets(sheet.sentences)]
+    blocks: list[Block] = [Text(sheet.caption), Table(sheet.grid, kind="lines"), Bullets(sheet.sentences)]
     return Section(sheet.name, sheet.heading, blocks)
 
 

@@ -537,7 +537,8 @@ def page(
 ) -> Page:
     """The page, as `html` has it: which claims hold, then every number."""
     plates = [
-        Pictures([Picture(name, "", svg(name, figure), figure.get_label())]) for name, figure in (figures or {}).items()
+        Pictures([Picture(name, "", svg(name, figure), str(figure.get_label()))])
+        for name, figure in (figures or {}).items()
     ]
     claims = tuple((claim.cells[0], tuple(map(Cell, claim.cells[3:]))) for claim in result.claims)
     first = [Table(Grid(("difference", "seeds", "verdict"), claims), head="Claim", kind="settings")] if claims else []
