@@ -381,22 +381,15 @@ class Leaderboard:
         )
         shown: list[Block] = [Text(self.headline), Bullets(self.notes)]
         best = Table(overall.grid._replace(rows=overall.grid.rows[:ROWS]))
+        counts = ((len(self.order), "method"), (len(document["scenarios"]), "scenario"), (seeds, "seed"))
         return Page(
-            document["title"],
-            "Leaderboard",
-            [plural(len(self.order), "method"), plural(len(document["scenarios"]), "scenario"), plural(seeds, "seed")],
-            self.answer,
+            document["title"], "Leaderboard", [plural(n, noun) for n, noun in counts], self.answer,
             notices=[f"Cells without a number: {gaps}; see every choice and failure below."] * bool(gaps),
             links=[Link("All numbers as CSV", "leaderboard.csv"), Link("All tables in LaTeX", "leaderboard.tex")],
-            sections=[
-                Section("shown", "What the numbers show", shown),
-                *map(_section, (overall, *sheets)),
-                self._choices(),
-            ],
-            folded=True,
+            sections=[Section("shown", "What the numbers show", shown), *map(_section, (overall, *sheets)), self._choices()],
             terms={f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA},
-            first=[best, Text(f"{overall.caption} {document['about']}", "caption")],
-        )
+            first=[best, Text(f"{overall.caption} {document['about']}", "caption")], folded=True,
+        )  # fmt: skip
 
     def _choices(self) -> Section:
         """What was chosen for each method on each scenario, and why a cell has no number."""

@@ -536,34 +536,25 @@ def page(
     versions: Sequence[tuple[str, str]] = (),
 ) -> Page:
     """The page, as `html` has it: which claims hold, then every number."""
-    plates = [
-        Pictures([Picture(name, "", svg(name, figure), str(figure.get_label()))])
-        for name, figure in (figures or {}).items()
-    ]
+    drawn = (figures or {}).items()
+    plates = [Picture(name, "", svg(name, figure), str(figure.get_label())) for name, figure in drawn]
     claims = tuple((claim.cells[0], tuple(map(Cell, claim.cells[3:]))) for claim in result.claims)
     first = [Table(Grid(("difference", "seeds", "verdict"), claims), head="Claim", kind="settings")] if claims else []
     about = [Text(result.about), Text(f"Source: {result.citation}."), *[Text(result.fits, "note")] * bool(result.fits)]
     left_out = [Bullets([f"{what} {why}" for what, why in result.ours])]
+    sections = [
+        Section("about", "What this is, and how it is judged", [*about, *[Text(result.note)] * bool(result.note)]),
+        *(Section(x.name, x.heading, [_table(x), Bullets(x.sentences)]) for x in result.decided),
+        *[Section("figures", "Figures", [Pictures([picture]) for picture in plates])] * bool(plates),
+        *(_part(result, part, (reports or {}).get(part.name, "")) for part in result.parts),
+        *[Section("left-out", "What the paper left out", left_out)] * bool(result.ours),
+    ]
+    facts = [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"]
     return Page(
-        result.title,
-        "Reproduction",
-        [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"],
-        headline(result),
-        notices=[EMBEDDED] * result.embedded,
-        sections=[
-            Section("about", "What this is, and how it is judged", [*about, *[Text(result.note)] * bool(result.note)]),
-            *(
-                Section(f"decided-{k}", x.heading, [_table(x), Bullets(x.sentences)])
-                for k, x in enumerate(result.decided)
-            ),
-            *[Section("figures", "Figures", plates)] * bool(plates),
-            *(_part(result, part, (reports or {}).get(part.name, "")) for part in result.parts),
-            *[Section("left-out", "What the paper left out", left_out)] * bool(result.ours),
-        ],
-        folded=True,
+        result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, sections=sections, folded=True,
         footer=" · ".join(f"{package} {version}" for package, version in versions),
         first=first or [_table(sheet(result, part)) for part in result.parts[:1]],
-    )
+    )  # fmt: skip
 
 
 def headline(result: Result) -> str:

@@ -129,26 +129,16 @@ def headline(document: Content) -> str:
 def page(document: Content) -> Page:
     """The choice of settings as a page: what was chosen and how, and of every method all draws and what each setting does."""
     made, oracle = rows(document), document["budget"]["by"] == ORACLE
-    chosen = Table(
-        Grid(COLUMNS[1:], tuple((row[0], tuple(map(Cell, row[1:]))) for row in made)), head="Method", kind="settings"
-    )
-    _, *limits = sentences(document)
+    chosen = Grid(COLUMNS[1:], tuple((row[0], tuple(map(Cell, row[1:]))) for row in made))
     shared = [Text(SHARED)] * (document["budget"]["sampler"] == "random")
+    how: list[Block] = [Text(budget(document)), *shared, Bullets([*sentences(document)][1:])]
+    of_methods = (_of(document, k, label) for k, label in enumerate(document["methods"]))
     return Page(
-        "How settings were chosen",
-        "Tuning",
-        [plural(len(made), "method"), plural(document["budget"]["draws"], "draw")],
-        headline(document),
-        sections=[
-            Section(
-                "how", "How they were chosen, and what to doubt", [Text(budget(document)), *shared, Bullets(limits)]
-            ),
-            *(_of(document, k, label) for k, label in enumerate(document["methods"])),
-        ],
-        folded=True,
+        "How settings were chosen", "Tuning", [plural(len(made), "method"), plural(document["budget"]["draws"], "draw")], headline(document),
+        sections=[Section("how", "How they were chosen, and what to doubt", how), *of_methods], folded=True,
         footer=f"Made by equipoise tune; the runs that chose had {'the' if oracle else 'no'} test data.",
-        first=[chosen],
-    )
+        first=[Table(chosen, head="Method", kind="settings")],
+    )  # fmt: skip
 
 
 def _of(document: Content, place: int, label: str) -> Section:
