@@ -27,7 +27,7 @@ from equipoise.report import document as content, layout, page as pages, rates, 
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, without
 from equipoise.report.notes import listed
-from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table
+from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
@@ -254,8 +254,9 @@ class Audit:
         two = [self._gaps(treated, rates.two_gaps(treated, self.history.main)) for treated in self.treated]
         first = Table(Grid(self._titles, tuple(row for rows in two for row in rows)), head="Gap")
         made, rows = "Made by equipoise audit, which trains nothing.", f"{len(self.data):,} rows"
+        sections = [Section("shown", "What the numbers show", [Text(self.summary)]), *self.sections]
         return Page(
-            self.name, "Audit", [rows], self.headline, notices=self.notes, sections=self.sections, folded=True, footer=made, first=[first],
+            self.name, "Audit", [rows], self.headline, notices=self.notes, sections=sections, folded=True, footer=made, first=[first],
         )  # fmt: skip
 
     @property
