@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from fairlearn import metrics as fairlearn
 from hypothesis import given, settings, strategies as st
+from markupsafe import escape
 from sklearn.metrics import precision_score
 from typer.testing import CliRunner
 
@@ -85,6 +86,9 @@ def test_sites_bands_calibration_and_unknown_people() -> None:
     assert few.document["people"]["sex"]["unknown"] is None
     assert "Of fewer than 50 test samples sex is not known" in few.html()
     assert "Largest gap inside a site" in made.html()
+    assert f'<p class="headline">{made.headline}</p>' in made.html()
+    assert len(made.headline.split()) <= 25
+    assert f"<p>{escape(made.summary)}</p>" in made.html()
     assert "Largest gap inside a site" not in few.html()
 
 

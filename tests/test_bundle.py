@@ -882,7 +882,7 @@ def test_the_card_says_who_is_served_how_well(made: tuple[eq.Federation, Any, Pa
         assert word in text, word
     for name, of in groups.items():
         assert f"| sex {name} | {of['n']} | {100 * of['accuracy']:.1f} [" in text
-        assert f'<th scope="row">sex {name}</th><td>{of["n"]}</td>' in page
+        assert f'<th scope="row">sex {name}<wbr></th><td class="">{of["n"]}</td>' in page
 
 
 def header_of(text: str) -> dict[str, Any]:

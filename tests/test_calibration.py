@@ -257,12 +257,12 @@ def test_every_form_says_whether_a_part_is_calibrated(
         "Whether the division is the paper's. POW: calibrated; DIR: not calibrated. A row fits if"
     )
     text, page, source = reproduction.markdown(result), reproduction.html(result), reproduction.latex(result)
-    for said, title in ((fits, "### POW"), (not_, "### DIR"), (result.fits, "Source")):
+    for said, title in ((fits, "## POW"), (not_, "## DIR"), (result.fits, "Source")):
         start = text.index(title)
         assert start < text.index(f"**{said}**") < text.index("| FedAvg |", start)
-        verdict, colon, why = said.replace("'", "&#39;").partition(":")
-        bold = verdict if title == "Source" else f"<strong>{verdict}</strong>"
-        assert f'<p class="note">{bold}{colon}{why}</p>' in page
+        escaped = said.replace("'", "&#39;")
+        assert f'<p class="note">{escaped}</p>' in page
+    assert page.index("; the division of 1 of 2 parts is not the paper&#39;s.") < page.index("DIR: not calibrated")
     assert page.index("DIR: not calibrated") < page.index("What the paper claims")
     assert "Not calibrated: Standalone does not fit" in source
     told = json.loads(json.dumps(reproduction.as_dict(result), allow_nan=False))
@@ -344,7 +344,7 @@ def test_a_correlation_over_one_image_is_marked(mine: str, tmp_path: Path, monke
     result = agreement.collect(planned(str(other), tmp_path))
     (part,) = result.parts
     assert [part.entries[row, "fairness"].mark for row in part.rows] == ["", "≈", ""]
-    assert "| Close | 86.60≈ ±0.00 |" in reproduction.markdown(result)
+    assert "| Close | 86.60≈ ±0.00" in reproduction.markdown(result)
     assert "86.60≈ ±0.00" in reproduction.html(result)
     assert r"86.60$\approx$ $\pm$0.00" in reproduction.latex(result)
     assert [cell["noise"] for cell in reproduction.as_dict(result)["cells"]] == [False, True, False]

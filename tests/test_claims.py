@@ -334,7 +334,7 @@ def test_every_form_has_the_claims(ran: tuple[str, Path]) -> None:
     folder = ran[1] / "runs" / "reproduce" / "mine"
     line = "Plain is below 99 (Table 1)"
     text, tex, page = ((folder / file).read_text() for file in ("table.md", "table.tex", "index.html"))
-    assert all(line in of for of in (text, tex, page))
+    assert all(line in of for of in (text, tex, page.replace("<wbr>", "")))
     assert r"| One \| part |" in text
     assert "<h2>What was chosen</h2>" in page
     assert tex.count(r"\begin{") == tex.count(r"\end{")

@@ -32,7 +32,7 @@ ABOUT = {
     "author": "A. Example",
     "contact": "a@example.org",
 }
-SECTIONS = ["purpose", "people", "missed", "threshold", "uncertain", "not-looked-at", "made", "contact"]
+SECTIONS = ["missed", "purpose", "people", "threshold", "uncertain", "not-looked-at", "made", "contact"]
 
 
 def text_of(page: str) -> str:

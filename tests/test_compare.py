@@ -151,6 +151,21 @@ def test_a_report_of_comparisons_and_runs(compared: Path, equipoise: Call, tmp_p
     assert "fedavg with seed 0 is given twice" in ended.err
 
 
+def test_a_report_of_a_folder_is_an_index_of_its_comparisons(compared: Path, equipoise: Call, tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    assert equipoise("report", compared / "both", "-o", compared / "both" / "report.html").status == 0
+    ended = equipoise("report", compared, "-o", page)
+    assert (ended.status, ended.err, ended.out) == (0, "", f"index: {page}\n")
+    text = page.read_text()
+    assert re.search(r'<th scope="row">both<wbr></th>', text)
+    assert "of 1 comparison show" in text
+    (address,) = re.findall(r'<td class=""><a href="([^"]+)">report</a></td>', text)
+    assert (page.parent / address).resolve() == (compared / "both" / "report.html").resolve()
+    refused = equipoise("report", compared, "--details", "-o", page)
+    assert refused.status == 2
+    assert "--details has no effect together with a folder of several comparisons" in refused.err
+
+
 def test_a_comparison_ends_with_one_table_and_the_details_on_demand(
     compared: Path, equipoise: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from equipoise.metrics import class_counts
 from equipoise.metrics.intervals import wilson
 from equipoise.report import committee
 from equipoise.report.layout import Sheet, over_clients, over_groups, paired_tests, sheets
+from equipoise.report.page import Text, bullets_of, tables_of
 from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.statistics import Comparison
 from helpers import rate_gaps
@@ -622,12 +623,14 @@ def pages(rows: Rows) -> Iterator[tuple[str, str, str]]:
         by = "sex" if sheet.name.startswith("people") else "group"
         for text in (sheet.caption, *sheet.sentences, *sheet.test, *sheet.differences):
             yield from ((f"{sheet.name}.", by, part) for part in parts(text))
-    for section in committee_sections(found):
-        ends = [cell for _, grid in section.tables for _, row in grid.rows for cell in row]
+    for section in committee.page(found).sections:
+        ends = [cell for table in tables_of(section) for _, row in table.grid.rows for cell in row]
+        said = [*bullets_of(section), *(block.text for block in section.blocks if isinstance(block, Text))]
         if section.name == "missed":
-            assert ("In brackets" in section.caption) == any(cell.ends and not cell.half for cell in ends)
-            assert ("±" in section.caption) == any(cell.half for cell in ends)
-        for text in (*section.paragraphs, *section.below, section.caption):
+            caption = " ".join(b.text for b in section.blocks if isinstance(b, Text) and b.kind == "caption")
+            assert ("In brackets" in caption) == any(cell.ends and not cell.half for cell in ends)
+            assert ("±" in caption) == any(cell.half for cell in ends)
+        for text in said:
             yield from ((f"committee {section.name}", "group", part) for part in parts(text))
 
 
@@ -644,11 +647,12 @@ def of_audit(rows: Rows) -> Iterator[tuple[str, str, str]]:
         table, prediction="prediction", group="sex", positive="yes" if rows.c else None, least=drawn.least, task=None if rows.C else "regression",
     )  # fmt: skip
     yield from (("audit", "sex", part.replace("the model", label)) for part in parts(made.summary))
+    yield ("audit", "sex", made.headline)
     for section in made.sections:
-        cells = [cell for _, row in section.grid.rows for cell in row] if section.grid else []
-        text = " ".join((*section.paragraphs, *section.below))
+        cells = [cell for table in tables_of(section) for _, row in table.grid.rows for cell in row]
+        text = " ".join(bullets_of(section))
         assert section.title == "What this cannot show" or ("In brackets" in text) <= any(cell.ends for cell in cells)
-        every = (part for text in (*section.paragraphs, *section.below) for part in parts(text))
+        every = (part for text in bullets_of(section) for part in parts(text))
         yield from (("audit", "sex", part.replace("the model", label)) for part in every)
 
 
@@ -658,6 +662,31 @@ def of_summary(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
         gap = rows.of_title(title, "sex", rows.drawn.labels[0], 0)
         assert (gap is None) == (value == "not estimable")
         assert gap is None or near(value, gap)
+
+
+OF_HEADLINE = {
+    "equal opportunity": "",
+    "demographic parity": "",
+    "accuracy": " gap",
+    "worst recall": "",
+    "mean error": " gap",
+    "MAE": " gap",
+}
+
+
+@form(r"By sex, the gap is (.+)\.")
+def of_headline(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    said = re.findall(rf"({NUMBER})(?: points)? in ({'|'.join(OF_HEADLINE)})", found[1])
+    assert said
+    for value, title in said:
+        assert near(value, rows.of_title(title + OF_HEADLINE[title], "sex", rows.drawn.labels[0], 0))
+
+
+@form(r"No gap between groups is estimable: too few people are behind the rates\.")
+def none_estimable(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
+    titles = [*OF_HEADLINE][:2] if rows.c else [*OF_HEADLINE][2:4] if rows.C else [*OF_HEADLINE][4:]
+    every = (rows.of_title(title + OF_HEADLINE[title], "sex", rows.drawn.labels[0], 0) for title in titles)
+    assert all(gap is None for gap in every)
 
 
 @form(r"Left out of equal opportunity, with fewer than (\d+) people of class yes: (.+)\.")
@@ -689,20 +718,6 @@ def audited(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
 def worse_than_chance(found: re.Match[str], rows: Rows, _: str, __: str) -> None:
     p, y = rows.drawn.predicted[rows.drawn.labels[0], 0] == 1, rows.drawn.y == 1
     assert near(found[1], 100 * (0.5 + (p[y].mean() - p[~y].mean()) / 2))
-
-
-def committee_sections(found: Comparison) -> list[committee.Section]:
-    kept: list[committee.Section] = []
-
-    class Template:
-        def render(self, *, sections: list[committee.Section], **_: Any) -> str:
-            kept.extend(sections)
-            return ""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(committee, "template", lambda name: Template())
-        committee.render(found)
-    return kept
 
 
 def check(drawn: People) -> None:

@@ -33,7 +33,9 @@ from equipoise.report import (
     verdict,
     write,
 )
-from equipoise.report.formatting import lines
+from equipoise.report.formatting import Cell, Grid, lines
+from equipoise.report.layout import Sheet
+from equipoise.report.rendering import latex_sheet
 from equipoise.report.sentences import evidence
 from equipoise.report.statistics import Comparison
 
@@ -272,6 +274,17 @@ def test_terminal_table_of_many_groups_is_told_in_parts():
     assert all(name in text for name in [*groups, "AVG", "STD", "worst"])
     assert text.count("Accuracy of the global model") == text.count("STD: standard deviation") == 1
     assert text.count(" fedavg ") == 3
+
+
+def test_latex_is_as_a_paper_takes_it():
+    """A caption of one sentence, a label, notes below the table, and options of commands in comments only."""
+    notes = ["±: half of the interval.", "Nothing was tuned: --tune 16 chooses."]
+    text = latex_sheet(Sheet("a b", "H", "Accuracy. After round 3.", Grid(("x",), (("m", (Cell("1"),)),)), notes))
+    assert r"\caption{Accuracy.}" in text
+    assert r"\label{tab:a-b}" in text
+    assert r"\par\smallskip\footnotesize After round 3. $\pm$: half of the interval." in text
+    assert text.index(r"\end{tabular}") < text.index("After round 3.") < text.index(r"\end{table}")
+    assert text.endswith("\\end{table}\n% Nothing was tuned: --tune 16 chooses.\n")
 
 
 def test_latex_is_balanced():

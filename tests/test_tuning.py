@@ -36,7 +36,9 @@ from equipoise.methods import METHODS
 from equipoise.records.criteria import failed, scores
 from equipoise.records.history import History
 from equipoise.report import tuning as shown
+from equipoise.report.formatting import Grid
 from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
+from equipoise.report.page import Pictures, Table
 from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.comparison import compare
 from equipoise.runs.configuration import Layer, RunError, configure
@@ -1190,13 +1192,20 @@ def test_every_draw_has_a_point_or_is_named() -> None:
         assert [line.get_linestyle() for line in panel.lines].count("--") == 1
     ticks = [label.get_window_extent() for panel in figure.axes for label in panel.get_xticklabels()]
     assert not any(one.overlaps(other) for k, one in enumerate(ticks) for other in ticks[:k])
-    section = shown.Page(document).sections[1]
-    assert "; dashed: the score of the defaults." in section.caption
+
+    def of_method() -> tuple[Grid, str]:
+        blocks = shown.page(document).sections[1].blocks
+        (grid,) = (block.grid for block in blocks if isinstance(block, Table))
+        (caption,) = (picture.caption for block in blocks if isinstance(block, Pictures) for picture in block.pictures)
+        return grid, caption
+
+    grid, caption = of_method()
+    assert "; dashed: the score of the defaults." in caption
     method["default"] = None  # not trained to the end
-    assert "dashed" not in shown.Page(document).sections[1].caption
+    assert "dashed" not in of_method()[1]
     figure = shown.sensitivity("fedprox", method, "mean")
     assert figure is not None
     assert "--" not in [line.get_linestyle() for panel in figure.axes for line in panel.lines]
-    assert "Without a point: 2 draws (2, 3), whose mean is not defined or out of range." in section.caption
-    assert "the defaults: lr=0.05, fedprox.mu=0.01" in [cells[0].mean for _, cells in section.grid.rows]
-    assert [cells[1].mean for name, cells in section.grid.rows if name[0] == "2"] == ["–"]  # after how many rounds
+    assert "Without a point: 2 draws (2, 3), whose mean is not defined or out of range." in caption
+    assert "the defaults: lr=0.05, fedprox.mu=0.01" in [cells[0].mean for _, cells in grid.rows]
+    assert [cells[1].mean for name, cells in grid.rows if name[0] == "2"] == ["–"]  # after how many rounds

@@ -18,17 +18,16 @@ from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.privacy.suppression import WITHHELD, enough, in_words, text_of
 from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
-from equipoise.report import rates, sentences, thresholds
+from equipoise.report import page as pages, rates, sentences, thresholds
 from equipoise.report.document import treated
-from equipoise.report.formatting import PERCENT, Cell, Grid, Section, interval, number, without
+from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, with_unit, without
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.notes import repeated
-from equipoise.report.page import template
-from equipoise.report.rendering import markdown_table
+from equipoise.report.page import Block, Bullets, Code, Page, Section, Table, Text
 from equipoise.report.statistics import Comparison
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
-from equipoise.system.text import markdown as escaped, plural
+from equipoise.system.text import plural
 
 SOURCE = "The headings are those of Mitchell et al., Model Cards for Model Reporting, FAT* 2019."
 LICENCES = re.compile(  # as the Hub calls those of data and models, huggingface.co/docs/hub/repositories-licenses
@@ -91,23 +90,36 @@ class Card:
 
     def markdown(self) -> str:
         """The card as ``README.md``."""
-        parts = ["---", *(f"{key}: {_yaml(value)}" for key, value in self.header.items()), "---", ""]
-        parts += [f"# {escaped(self.name)}", "", escaped(self.summary), ""]
-        for section in self.sections:
-            parts += [
-                f"## {escaped(section.title)}",
-                "",
-                *(line for text in section.paragraphs for line in (escaped(text), "")),
-            ]
-            if section.grid is not None:
-                rows = ([escaped(name), *(escaped(cell.text) for cell in cells)] for name, cells in section.grid.rows)
-                parts += [*markdown_table([section.head, *map(escaped, section.grid.titles)], rows), ""]
-            parts += [*(f"- {escaped(text)}" for text in section.below), *[""] * bool(section.below)]
-        return "\n".join([*parts, "## How to predict", "", "```python", *self.code, "```", "", SOURCE, ""])
+        header = [f"{key}: {_yaml(value)}" for key, value in self.header.items()]
+        return "\n".join(["---", *header, "---", "", pages.markdown(self.page)])
 
     def html(self) -> str:
         """The card as a page."""
-        return template("card.html.j2").render(card=self, what="model card", source=SOURCE)
+        return pages.html(self.page)
+
+    @property
+    def page(self) -> Page:
+        """The card: how good the model is, then what it is for, who is in the data, and how it was made."""
+        first = [Text(self.summary)]
+        return Page(
+            self.name, "Model card", headline=self.headline, sections=self.sections, footer=SOURCE, narrow=True, first=first,
+        )  # fmt: skip
+
+    @property
+    def headline(self) -> str:
+        """What it reaches, and where the least; or that it is of no use, or was not tested."""
+        reached, history = self.about["measures"], self.history
+        if not reached.get("sets"):
+            return "It was not tested."
+        if failure := history.failure(1):
+            return f"The model is of no use: {failure}."
+        if "avg" not in reached:
+            return ""
+        text = f"It reaches {sentences.reaching(reached['avg'], history.main)}"
+        if len(reached["sets"]) == 1 or "worst" not in reached:
+            return f"{text}{' accuracy' * (history.main == ACCURACY)}."
+        where = f", {self._called(reached['worst_group'])}" if reached.get("worst_group") else ""
+        return f"{text} on average over {len(reached['sets'])} test sets, and {with_unit(reached['worst'], history.main)} on the worst{where}."
 
     @property
     def code(self) -> list[str]:
@@ -175,13 +187,14 @@ class Card:
     def sections(self) -> list[Section]:
         """All sections."""
         return [
-            Section("Intended use", [*self._use()]),
-            *self._people(),
-            *self._chosen(),
             *self._rates(),
-            Section("What this cannot show", [], below=[*self._limits()]),
-            Section("How it was made", [], below=[*self._making()]),
-            Section("Whom to ask", [self.about["contact"] or "Not stated."]),
+            *self._chosen(),
+            Section("use", "Intended use", [*map(Text, self._use())]),
+            self._people(),
+            Section("limits", "What this cannot show", [Bullets([*self._limits()])]),
+            Section("made", "How it was made", [Bullets([*self._making()])]),
+            Section("contact", "Whom to ask", [Text(self.about["contact"] or "Not stated.")]),
+            Section("predict", "How to predict", [Code(self.code, "python")]),
         ]
 
     def _use(self) -> Iterator[str]:
@@ -191,7 +204,7 @@ class Card:
         )
         yield "It was judged on the test samples below and on no others: for other people, places or times measure it again first."
 
-    def _people(self) -> Iterator[Section]:
+    def _people(self) -> Section:
         """The data, and who is in them."""
         held = self.history.meta.get("holdings") or {}
         clients, least, classes = held.get("clients", ()), self.history.least_group, self.about["classes"]
@@ -221,7 +234,9 @@ class Card:
             text.append(f"It takes {plural(len(names), 'column')}: {some(names, NAMED)}.")
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
             text.append(f"It does not use {some([f'{name} ({why})' for name, why in left.items()], NAMED)}.")
-        yield Section("Data, and who is in them", text, grid, "Client", [*more, *self._licence()])
+        table = [Table(grid, head="Client")] if grid else []
+        blocks: list[Block] = [*map(Text, text), *table, Bullets([*more, *self._licence()])]
+        return Section("people", "Data, and who is in them", blocks)
 
     def _licence(self) -> Iterator[str]:
         license = self.about["license"]
@@ -233,7 +248,7 @@ class Card:
         """How good it is, and for whom."""
         history, sets = self.history, self.about["measures"].get("sets")
         if not sets:
-            yield Section("How good it is, and for whom", ["It was not tested."])
+            yield Section("good", "How good it is, and for whom", [Text("It was not tested.")])
             return
         named = [each for each in measures_of(history.meta) if any(each.name in scores for scores in sets.values())]
         rows = tuple(
@@ -254,26 +269,27 @@ class Card:
                 f"Of fewer than {history.least_group} {history.counted} nothing is shown: {some(list(small))}."
             )
         first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
-        yield Section("How good it is, and for whom", [*first, *self._positive()], grid, "Test set", below)
+        said = [*map(Text, (*first, *self._positive()))]
+        yield Section("good", "How good it is, and for whom", [Table(grid, head="Test set"), Bullets(below), *said])
         comparison = Comparison.of([history])
         at_threshold = {division["by"] for division in (self.about["chosen"] or {}).get("divisions", ())}
         for treatment in treated(comparison.document):
             if at_threshold and treatment.attribute in {"", *at_threshold}:
                 continue  # the same rates are under another heading
             measure = history.main
-            said = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
+            explained = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
             titles, by_group = rates.grid(treatment.parity, measure)
             called = tuple((name if treatment.attribute else self._called(name), cells) for name, cells in by_group)
-            yield Section(
-                treatment.rates_heading(measure), [], Grid(titles, called), treatment.attribute or "Group", said
-            )
+            table = Table(Grid(titles, called), head=treatment.attribute or "Group")
+            yield Section(treatment.rates, treatment.rates_heading(measure), [table, Bullets(explained)])
 
     def _chosen(self) -> Iterator[Section]:
         """What the threshold does, if it was chosen."""
         if chosen := self.about["chosen"]:
             said = without(thresholds.explained(chosen), "probabilities")  # of another table
+            table = Table(thresholds.rates(chosen), head=thresholds.HEAD)
             yield Section(
-                "At the threshold", [*thresholds.sentences(chosen)], thresholds.rates(chosen), thresholds.HEAD, said
+                "threshold", "At the threshold", [*map(Text, thresholds.sentences(chosen)), table, Bullets(said)]
             )
 
     def _called(self, group: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -12,7 +13,7 @@ from equipoise.cli import options
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
 from equipoise.data.tables.options import WRITTEN
-from equipoise.system.files import ANYWHERE, read_regular
+from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from equipoise.records.meta import About
 
 READING = (*WRITTEN, "not_missing")  # of a table that is text
+SEVERAL = "a folder of several comparisons, of which an index is written"
 READERS = ("researchers", COMMITTEE := "committee")
 
 
@@ -71,13 +73,30 @@ def report(
     )
     words = None if page.about is None else _words(page.about)
     from equipoise.federation.history import History
-    from equipoise.records.directory import all_members
+    from equipoise.records.directory import all_members, comparisons
     from equipoise.records.meta import Meta
-    from equipoise.report import committee
+    from equipoise.report import committee, index
     from equipoise.report.html import write
+    from equipoise.report.page import html
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
 
+    if len(directories) == 1 and (inside := comparisons(directories[0])):
+        given = {
+            "--for": page.for_ == COMMITTEE,
+            "--label": label,
+            "--figures": figures,
+            "--details": details,
+            "--json": json_,
+        }
+        require_use({**given, "--positive": changes.positive, "--least-group": changes.least_group}, together=SEVERAL)
+        every = {run.name: Comparison.of([History.from_run(each) for each in all_members([run])]) for run in inside}
+        pages = {
+            run.name: relpath(file, page.output.parent) for run in inside if (file := run / "report.html").exists()
+        }
+        made = html(index.page(directories[0].resolve().name, every, pages))
+        say(f"index: {write_atomically(page.output, made)}")
+        return
     recorded = [History.from_run(run) for run in all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
     asked = {name: value for name, value in vars(changes).items() if value is not None}
@@ -164,6 +183,7 @@ def audit(
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
     from equipoise.report.audit import SITE, audit as audited
     from equipoise.report.layout import Sheet
+    from equipoise.report.page import bullets_of, tables_of
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown
 
@@ -176,10 +196,10 @@ def audit(
         print_json(made.document)
         return
     say(made.summary)
-    tables = [(each, each.grid) for each in made.sections if each.grid is not None and each.head != SITE]
-    sheets = [Sheet("", each.title, f"{each.title}.", grid, each.below, head=each.head) for each, grid in tables]
-    for table in rich_sheets(sheets, out.width):
-        out.print("", table)
-    for text in made.sections[-1].below:
+    tables = [(each, table) for each in made.sections for table in tables_of(each) if table.head != SITE]
+    sheets = [Sheet("", x.title, f"{x.title}.", table.grid, bullets_of(x), head=table.head) for x, table in tables]
+    for shown in rich_sheets(sheets, out.width):
+        out.print("", shown)
+    for text in bullets_of(made.sections[-1]):
         say(text)
     say(f"audit: {written}")

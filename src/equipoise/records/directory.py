@@ -67,6 +67,12 @@ def members(base: Path) -> list[Path]:
     return runs
 
 
+def comparisons(base: Path) -> list[Path]:
+    """The comparisons inside a folder, then its single runs; empty if the folder has no comparison, or is one."""
+    inside = [] if (base / ORDER).exists() else sorted(path.parent for path in base.glob(f"*/{ORDER}"))
+    return [*inside, *members(base)] if inside else []
+
+
 def all_members(directories: Sequence[Path]) -> list[Path]:
     """Runs inside several directories, as `members`.
 

@@ -208,17 +208,22 @@ def sites(
         name: {value: added(rows, R / len(each)) for value, rows in by_name(each).items()}
         for name, each in by_name(rounds).items()
     }
-    estimable = sum(parity(groups, c, most * R).demographic_parity.defined for groups in counts.values())
-    level = 1 - 0.05 / max(1, estimable)
+    several = {
+        name: groups
+        for name, groups in counts.items()
+        if sum(enough(people_of(sums)["accuracy"][0], most * R) for sums in groups.values()) > 1
+    }
+    estimable = sum(parity(groups, c, most * R).demographic_parity.defined for groups in several.values())
+    level, stated = 1 - 0.05 / max(1, estimable), two_stated(definitions.PARITY)
     by_site: dict[str, Site] = {}
     for name, groups in counts.items():
-        gaps, intervals = _estimated(two_stated(definitions.PARITY), Decisions(groups, c, R, most, level))
+        gaps, intervals = _estimated(stated, Decisions(groups, c, R, most, level)) if name in several else ({}, {})
         by_site[name] = {
             "groups": {
                 value: _site_rates(group, c, R, least, keys(value, name), gone) for value, group in groups.items()
             },
-            "gaps": gaps,
-            "intervals": intervals,
+            "gaps": {gap.key: gaps.get(gap.key) for gap in stated},
+            "intervals": {gap.key: intervals.get(gap.key) for gap in stated},
         }
     return by_site
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +23,11 @@ from equipoise.metrics.performance import gap_between
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
-from equipoise.report import document as content, layout, rates, sentences
+from equipoise.report import document as content, layout, page as pages, rates, sentences
 from equipoise.report.drawing import svg
-from equipoise.report.formatting import PERCENT, Cell, Grid, Section, interval, number, without
-from equipoise.report.page import template
+from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, without
+from equipoise.report.notes import listed
+from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
@@ -246,13 +247,35 @@ class Audit:
         return content.treated(self.compared.document)
 
     @cached_property
+    def page(self) -> Page:
+        """The page: what differs most, then by attribute the gaps, the rates and every site."""
+        two = [self._gaps(treated, rates.two_gaps(treated, self.history.main)) for treated in self.treated]
+        first = Table(Grid(self._titles, tuple(row for rows in two for row in rows)), head="Gap")
+        made, rows = "Made by equipoise audit, which trains nothing.", f"{len(self.data):,} rows"
+        sections = [Section("shown", "What the numbers show", [Text(self.summary)]), *self.sections]
+        return Page(
+            self.name, "Audit", [rows], self.headline, notices=self.notes, sections=sections, folded=True, footer=made, first=[first],
+        )  # fmt: skip
+
+    @property
+    def headline(self) -> str:
+        """The two gaps that summaries have, by the attribute with the largest of them; or that none is estimable."""
+        made, unit = list[tuple[float, str]](), "points" if self.data.classes else self.history.main.unit
+        for treated in (each for each in self.treated if not each.joined):
+            titles, (method,) = rates.two_gaps(treated, self.history.main), treated.parity["methods"]
+            gaps = {title: gap for key, title in titles.items() if (gap := content.mean_of(method, key)) is not None}
+            said = [f"{f'{number(gap, self._digits)} {unit}'.rstrip()} in {title}" for title, gap in gaps.items()]
+            made += [(max(gaps.values()), f"By {treated.attribute}, the gap is {listed(said)}.")] if gaps else []
+        return max(made)[1] if made else "No gap between groups is estimable: too few people are behind the rates."
+
+    @cached_property
     def sections(self) -> list[Section]:
         """Tables with their sentences: by attribute the gaps, the rates and every site."""
         measure, made = self.history.main, list[Section]()
         for treated in self.treated:
             parity = treated.parity
-            figure = svg(treated.rates, rates.figure(parity)) if measure == ACCURACY else ""
-            made.append(Section(treated.gaps_heading, [], self._gaps(treated), "Measure", [*self._said(treated)]))
+            gaps = Table(Grid(self._titles, (*self._gaps(treated),)), head="Measure")
+            made.append(Section(treated.gaps, treated.gaps_heading, [gaps, Bullets([*self._said(treated)])]))
             titles = rates.titles(parity, measure) | ({"ppv": "predictive value"} if self.data.positive else {})
             texts = without(rates.explained(parity, measure), "missed", "few")
             if self.data.scores is not None:
@@ -261,21 +284,32 @@ class Audit:
                     "Bias: mean probability less share of the positive class, in points: above 0, it is overrated. Calibration error: mean distance of both "
                     "in ten bins of the probability."
                 )
-            grid = rates.grid(parity, measure, titles)
             heading = treated.rates_heading(measure)
-            caption = f"{heading}, with 95{PERCENT} intervals."
-            made.append(Section(heading, [], grid, treated.attribute, texts, figure, caption))
+            blocks: list[Block] = [Table(rates.grid(parity, measure, titles), head=treated.attribute), Bullets(texts)]
+            if measure == ACCURACY:
+                caption = f"{heading}, with 95{PERCENT} intervals."
+                blocks.append(
+                    Pictures([Picture(treated.rates, heading, svg(treated.rates, rates.figure(parity)), caption)])
+                )
+            made.append(Section(treated.rates, heading, blocks))
             made += [
-                Section(sheet.heading, [], sheet.grid, SITE, sheet.explanations[:1])
+                Section(sheet.name, sheet.heading, [Table(sheet.grid, head=SITE), Bullets(sheet.explanations[:1])])
                 for sheet in layout.site_sheets(treated, self.compared.document)
             ]
-        return [*made, Section("What this cannot show", [], below=[*self._limits()])]
+        return [*made, Section("limits", "What this cannot show", [Bullets([*self._limits()])])]
 
-    def _gaps(self, treated: content.Treated) -> Grid:
-        """The gaps as rows: the number, its interval, and the groups that attain it."""
+    @property
+    def _titles(self) -> tuple[str, ...]:
+        return (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest")
+
+    def _gaps(
+        self, treated: content.Treated, keys: Collection[str] | None = None
+    ) -> Iterator[tuple[str, tuple[Cell, ...]]]:
+        """The gaps as rows: the number, its interval, and the groups that attain it; all, or those of some keys with their attribute."""
         (method,) = treated.parity["methods"]
-        rows = []
         for column in content.gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
+            if keys is not None and column.key not in keys:
+                continue
             gap = content.mean_of(method, column.key)
             every = cast(Mapping[str, Any], method["groups"])
             each = {k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in column.rates}
@@ -285,10 +319,7 @@ class Audit:
                 ends = [choose(values, key=values.__getitem__) for choose in (min, max)] if values else []
                 texts = [number(gap, self._digits), interval(content.ends_of(method, column.key), self._digits)]
                 texts += [f"{g} {number(values[g], self._digits)}" for g in ends] or ["", ""]
-            rows.append((column.title, tuple(map(Cell, texts))))
-        return Grid(
-            (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest"), tuple(rows)
-        )
+            yield column.title + f" by {treated.attribute}" * (keys is not None), tuple(map(Cell, texts))
 
     def _said(self, treated: content.Treated) -> Iterator[str]:
         """What the gaps are, and what they do not show."""
@@ -316,9 +347,7 @@ class Audit:
 
     def html(self) -> str:
         """The page, which needs nothing else."""
-        return template("card.html.j2").render(
-            card=self, what="audit", source="Made by equipoise audit, which trains nothing."
-        )
+        return pages.html(self.page)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, atomically; return its path."""

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -19,13 +18,13 @@ from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt, score_of
-from equipoise.report import document as content, rates, thresholds
+from equipoise.report import answer, document as content, page as pages, rates, thresholds
 from equipoise.report.document import interval_of, rate_of, treated, without_bounds
-from equipoise.report.formatting import UNDEFINED, Cell, Grid, Section, number
+from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.holdings import size, size_range, unsaid
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, tuning_notes
-from equipoise.report.page import template
+from equipoise.report.page import Block, Bullets, Page, Section, Table, Text
 from equipoise.report.provenance import data_digest, quarantined, versions
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison
@@ -61,27 +60,46 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
 
 def render(histories: Sequence[History] | Comparison, about: About | None = None) -> str:
     """The report as a string of HTML."""
-    compared = Comparison.of(histories)
+    return pages.html(page(Comparison.of(histories), about))
+
+
+def page(compared: Comparison, about: About | None = None) -> Page:
+    """The report: who is missed how often first, then for what, by whom and how."""
     runs = compared.histories
     about = {**_about(runs), **(about or {})}
     chosen = runs[0].threshold if len(runs) == 1 else None
-    sections = [
-        _purpose(runs[0], about),
-        _people(compared, chosen),
-        _missed(compared) if chosen is None else _missed_at(chosen, compared),
-        _threshold(runs, chosen),
-        Section("What is uncertain", (), below=_uncertain(compared, chosen)[:POINTS], name="uncertain"),
-        Section("What was not looked at", (), below=[*_not_looked_at(compared, chosen)], name="not-looked-at"),
-        _made(compared),
-        _whom(about),
-    ]
     facts = (about.get("author"), about.get("contact"), f"written {date.today().isoformat()}")
-    return template("committee.html.j2").render(
-        title=about.get("title") or f"{some([*compared.runs], METHODS)} on {_data(runs[0])}",
-        facts=[*filter(None, facts)],
+    sections = [
+        _missed(compared) if chosen is None else _missed_at(chosen, compared),
+        Section(
+            "purpose",
+            "Purpose",
+            [Text(about.get("purpose") or f"Not stated. A committee needs it: {ADD.format('purpose')}.")],
+        ),
+        _people(compared, chosen),
+        Section("threshold", "Threshold", [*map(Text, _threshold(runs, chosen))]),
+        Section("uncertain", "What is uncertain", [Bullets(_uncertain(compared, chosen)[:POINTS])]),
+        Section("not-looked-at", "What was not looked at", [Bullets([*_not_looked_at(compared, chosen)])]),
+        Section("made", "How it was made", [*map(Text, _made(compared))]),
+        Section("contact", "Whom to ask", [*map(Text, _whom(about))]),
+    ]
+    return Page(
+        about.get("title") or f"{some([*compared.runs], METHODS)} on {_data(runs[0])}",
+        "Report for a committee",
+        [*filter(None, facts)],
+        answer.headline(_in_words(compared.document, compared)) if chosen is None else _headline(chosen),
         sections=sections,
-        versions=versions(runs),
+        footer=" · ".join(f"{package} {version}" for package, version in versions(runs)),
+        narrow=True,
     )
+
+
+def _headline(chosen: Chosen) -> str:
+    """How often a threshold misses and takes for the class, in a sentence without intervals."""
+    missed, alarms = (_left_out(**chosen["everyone"][key]).mean for key in ("sensitivity", "specificity"))
+    if UNDEFINED in (missed, alarms):
+        return f"How many test rows of class {chosen['positive']} the model misses is not shown."
+    return f"Of 100 test rows of class {chosen['positive']} the model misses {missed}; of 100 others it takes {alarms} for {chosen['positive']}."
 
 
 def _about(runs: Sequence[History]) -> About:
@@ -100,27 +118,25 @@ def _data(run: History) -> str:
     return Path(str(source)).name if source and run.scenario == "own" else run.scenario or "data from Python"
 
 
-def _purpose(run: History, about: About) -> Section:
-    purpose = about.get("purpose") or f"Not stated. A committee needs it: {ADD.format('purpose')}."
+def _predicted(run: History) -> str:
+    """What is predicted, and for two classes what the words of the tables are."""
     options = (run.meta.get("config") or {}).get("scenario_options") or {}
     what = f"the column {options['label']}" if options.get("label") else "what the data have as labels"
     if run.main != ACCURACY:
-        predicted = f"It predicts a number, {what}{run.main.words}."
-    elif run.positive is not None and run.positive.other:
-        predicted = (
+        return f"It predicts a number, {what}{run.main.words}."
+    if run.positive is not None and run.positive.other:
+        return (
             f"It predicts {what}: {run.positive.name} or {run.positive.other}. Below, a person of class "
             f"{run.positive.name} who is predicted as {run.positive.other} is missed, and one of class {run.positive.other} who is predicted as "
             f"{run.positive.name} is a false alarm."
         )
-    else:
-        predicted = f"It predicts {what}: {some(list(run.classes), 10)}."
-    return Section("Purpose", [purpose, predicted], name="purpose")
+    return f"It predicts {what}: {some(list(run.classes), 10)}."
 
 
 def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     """Who is in the data, and who is not."""
-    texts, points = [*_rows(compared)], [*_limits_of_data(compared, chosen)]
-    return Section("Who is in the data, and who is not", texts, below=points, name="people")
+    blocks: list[Block] = [*map(Text, _rows(compared)), Bullets([*_limits_of_data(compared, chosen)])]
+    return Section("people", "Who is in the data, and who is not", blocks)
 
 
 def _rows(compared: Comparison) -> Iterator[str]:
@@ -181,34 +197,37 @@ SAME_KIND: Final = "test rows of the same kind"
 def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
     """Who is missed how often at a threshold: a sentence for every division of the test rows, and a table of each."""
     before = "" if score_of(chosen) else "Before the threshold was chosen: "  # whose counts are hidden
-    texts = [*(f"{before}{text}" for text in failures(compared.document)), *_sentences(chosen)]
+    texts = [*(f"{before}{text}" for text in failures(compared.document)), _predicted(compared.histories[0])]
     tables = [
-        (f"By {_called(division)}{_cut(division['groups'])}", _threshold_grid(division, chosen))
+        Table(_threshold_grid(division, chosen), f"By {_called(division)}{_cut(division['groups'])}", "")
         for division in chosen["divisions"]
     ]
-    tables = tables or [("", _threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen))]
+    tables = tables or [Table(_threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen), head="")]
     caption = " ".join(filter(None, (BRACKETS.format(SAME_KIND), thresholds.hidden(chosen))))
-    return Section(MISSED, texts, tables=tables, caption=caption, name="missed")
+    said = map(Text, _sentences(chosen))
+    return Section("missed", MISSED, [*map(Text, texts), *tables, Text(caption, "caption"), *said])
 
 
 def _missed(compared: Comparison) -> Section:
     """Who is missed how often, or how far numbers are off: a verdict, and a table for every division of the test rows."""
     document, several = compared.document, len(compared["seeds"]) > 1
     heading, others = (MISSED, SAME_KIND) if compared.measure == ACCURACY else (OFF, "runs")
-    tables = [(_by(each, compared), _parity_grid(each, compared)) for each in treated(document)]
-    tables = tables or [(f"By group{_cut(without_bounds(compared['methods'])[0]['groups'])}", _measure_grid(compared))]
+    tables = [Table(_parity_grid(each, compared), _by(each, compared), "") for each in treated(document)]
+    groups = _cut(without_bounds(compared["methods"])[0]["groups"])
+    tables = tables or [Table(_measure_grid(compared), f"By group{groups}", "")]
     own = any(run.client_sizes is not None for run in compared.histories)
     if own and (sheet := every_client(compared)) is not None and len(sheet.grid.rows) <= ROWS:
-        tables.append((f"By site: {compared.measure.axis()}", sheet.grid))
+        tables.append(Table(sheet.grid, f"By site: {compared.measure.axis()}", ""))
     seeds = f"Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
-    cells = [cell for _, grid in tables for _, row in grid.rows for cell in row]
+    cells = [cell for table in tables for _, row in table.grid.rows for cell in row]
     below = [
         BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells),
         *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
         seeds,
     ]
-    caption = " ".join(filter(None, below))
-    return Section(heading, [verdict(_in_words(document, compared))], tables=tables, caption=caption, name="missed")
+    caption = [Text(" ".join(filter(None, below)), "caption")] * any(below)
+    first, last = Text(_predicted(compared.histories[0])), Text(verdict(_in_words(document, compared)))
+    return Section("missed", heading, [first, *tables, *caption, last])
 
 
 def _in_words(document: content.Document, compared: Comparison) -> content.Document:
@@ -412,14 +431,13 @@ def _measure_grid(compared: Comparison) -> Grid:
 
 
 # the rest
-def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
+def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Iterator[str]:
     """From which probability on a case is predicted, and how that was chosen."""
-    section = partial(Section, "Threshold", name="threshold")
     if runs[0].main != ACCURACY:
-        return section(["None: the model predicts a number, and decides nothing."])
-    if len(runs[0].classes) != 2:
-        return section(["None: the most probable class is predicted."])
-    if chosen is None:
+        yield "None: the model predicts a number, and decides nothing."
+    elif len(runs[0].classes) != 2:
+        yield "None: the most probable class is predicted."
+    elif chosen is None:
         why, how = "None was chosen: each", "Choose it: equipoise threshold RUN --help."
         if any(run.threshold for run in runs):
             why = "Several runs are shown here, so the numbers above use none: each"
@@ -428,11 +446,12 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Section:
             how = "Sites keep their rows, on which one could be chosen."
         suits = "That suits a task where both mistakes cost the same."
         other = " other" * any("decides" in run.meta for run in runs)
-        others = [f"{why}{other} model predicts the more probable class. {suits} {how}"]
-        others *= any("decides" not in run.meta for run in runs)
-        return section([*_decided(runs), *others])
-    what, how, *more = thresholds.sentences(chosen)
-    return section([f"{what} {how}", *more])
+        yield from _decided(runs)
+        if any("decides" not in run.meta for run in runs):
+            yield f"{why}{other} model predicts the more probable class. {suits} {how}"
+    else:
+        what, how, *more = thresholds.sentences(chosen)
+        yield from (f"{what} {how}", *more)
 
 
 def _decided(runs: Sequence[History]) -> Iterator[str]:
@@ -533,7 +552,7 @@ def _not_looked_at(compared: Comparison, chosen: Chosen | None) -> Iterator[str]
         yield "Other methods, networks and settings."
 
 
-def _made(compared: Comparison) -> Section:
+def _made(compared: Comparison) -> Iterator[str]:
     """How the model was made."""
     run = compared.histories[0]
     config, sites = run.meta.get("config") or {}, len(run.client_names)
@@ -546,23 +565,21 @@ def _made(compared: Comparison) -> Section:
         where = f"This was a simulation on one machine: {plural(sites, 'site')} trained as if each kept its rows, and the rows were in one place."
     else:
         where = "All rows were in one place."
-    texts = [f"{how} {where}", *in_force(compared.document)]
+    yield f"{how} {where}"
+    yield from in_force(compared.document)
     schema = (run.meta.get("data") or {}).get("schema") or {}
     if columns := [*schema.get("columns", {})]:
         out = [f"{name} ({why})" for name, why in schema.get("left_out", {}).items()]
-        texts.append(
-            f"It uses {plural(len(columns), 'column')}: {some(columns, COLUMNS)}.{f' Left out: {some(out, POINTS)}.' if out else ''}"
-        )
+        yield f"It uses {plural(len(columns), 'column')}: {some(columns, COLUMNS)}.{f' Left out: {some(out, POINTS)}.' if out else ''}"
     network = f"Network {config['network']}. " if config.get("network") else ""
     digest = f"The data have the SHA-256 {data_digest(run)[:12]}…. " if data_digest(run) else ""
-    texts.append(
-        f"{network}{digest}The research report, equipoise report, has all settings, and the command that repeats it."
-    )
-    return Section("How it was made", texts, name="made")
+    yield f"{network}{digest}The research report, equipoise report, has all settings, and the command that repeats it."
 
 
-def _whom(about: Mapping[str, object]) -> Section:
+def _whom(about: Mapping[str, object]) -> Iterator[str]:
+    """Who made it, and what of that is missing."""
     named = ", ".join(str(about[key]) for key in ("author", "contact") if about.get(key))
-    missing = [key for key in ("author", "contact") if not about.get(key)]
-    add = f"Not stated: {listed(missing)}. To state it, {ADD.format(listed(missing))}." if missing else ""
-    return Section("Whom to ask", [text for text in (f"{named}." if named else "", add) if text], name="contact")
+    if named:
+        yield f"{named}."
+    if missing := [key for key in ("author", "contact") if not about.get(key)]:
+        yield f"Not stated: {listed(missing)}. To state it, {ADD.format(listed(missing))}."

@@ -1,4 +1,4 @@
-"""Numbers as text: digits, signs, p-values, bytes; and the tables and sections that hold such texts."""
+"""Numbers as text: digits, signs, p-values, bytes; and the tables that hold such texts."""
 
 import math
 import re
@@ -110,8 +110,8 @@ def lines(name: str, width: int) -> list[str]:
 class Cell(NamedTuple):
     """One entry of a table: a number, half of its 95 % interval, the difference to the first method, whether it is the best.
 
-    `interval` is the 95 % interval of the difference, where it has one; `ends` is that of the number itself. `worse`
-    is whether it is shown to be worse than the first.
+    `interval` is the 95 % interval of the difference, where it has one; `ends` is that of the number itself. `worse` is whether a test shows that
+    it is worse than the first, and `link` a place or file that explains it.
     """
 
     mean: str
@@ -121,6 +121,7 @@ class Cell(NamedTuple):
     interval: str = ""
     ends: str = ""
     worse: bool = False
+    link: str = ""
 
     @property
     def text(self) -> str:
@@ -133,20 +134,3 @@ class Grid(NamedTuple):
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
-
-
-class Section(NamedTuple):
-    """A heading with paragraphs, then tables, sentences below them, and a figure, which is SVG, with its caption.
-
-    It has one table, whose names have the title `head`, or several with their headings; `name` is its id on a page.
-    """
-
-    title: str
-    paragraphs: Sequence[str]
-    grid: Grid | None = None
-    head: str = ""
-    below: Sequence[str] = ()
-    figure: str = ""
-    caption: str = ""
-    tables: Sequence[tuple[str, Grid]] = ()
-    name: str = ""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
+from equipoise.report import page as pages
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, brief, number, p_value, same_in_every_seed
 from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
-from equipoise.report.page import template
+from equipoise.report.page import ROWS, Block, Bullets, Link, Page, Section, Table, Text
 from equipoise.report.rendering import latex_sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
@@ -29,6 +31,7 @@ SURE: Final = 0.95  # the probability above which a method is called better
 LEVEL: Final = 0.05  # of p-values by Holm
 MISSING, FAILED, SKIPPED = "not run", "failed", "left out"
 TESTED: Final = ("difference", "low", "high", "p", "holm")
+CHOICE: Final = "choice"  # the name of the rows of choices
 COSTS: Final = ("seconds", "bytes", "tuning_seconds", "tuning_rounds")
 
 
@@ -175,16 +178,35 @@ class Leaderboard:
             so_far += f"Tuned {self.reference} has no result on {listed(failed)}. "
         if len(failed) == len(self.document["scenarios"]):
             return f"{so_far}So nothing can be stated."
-        better = {by.noun: self.better(by) for by in CRITERIA}
-        won = {m: nouns for m in self.order if (nouns := [noun for noun, names in better.items() if m in names])}
-        if not won:
+        if not (won := self.won):
             none = "no method beats it, neither by the mean nor by the worst group or client nor by the STD"
             return f"{so_far}If {self.reference} is tuned as well, over the scenarios {none}.{self._in_single()}"
         winners = [f"{method} by {listed(nouns)}{self._price(method)}" for method, nouns in won.items()]
-        lost = [noun for noun, names in better.items() if not names]
+        lost = [by.noun for by in CRITERIA if not any(by.noun in nouns for nouns in won.values())]
         none = f" None does by {' or by '.join(lost)}." if lost else ""
         beat = f"{plural(len(won), 'method')} beat{'s' * (len(won) == 1)} tuned {self.reference}"
         return f"{so_far}{beat}: {'; '.join(winners)}.{none}"
+
+    @property
+    def won(self) -> dict[str, list[str]]:
+        """By method that beats the reference over the scenarios, by what."""
+        better = {by.noun: self.better(by) for by in CRITERIA}
+        return {m: nouns for m in self.order if (nouns := [noun for noun, names in better.items() if m in names])}
+
+    @property
+    def answer(self) -> str:
+        """The headline in at most 25 words, of what has run."""
+        cells, tuned = self.cells(self.reference).values(), f"tuned {self.reference}"
+        if not all(cells) or all(map(absent, cells)):
+            what = "no result" if all(cells) else "not run on every scenario"
+            return f"T{tuned[1:]} has {what}, so nothing can be stated."
+        if not self.won:
+            return f"Over the scenarios no method beats {tuned}, by mean, worst group or STD."
+        method, nouns = next(iter(self.won.items()))
+        what = f"by {listed(nouns)}{self._price(method)}"
+        if len(self.won) == 1:
+            return f"Over the scenarios {method} beats {tuned} {what}."
+        return f"Over the scenarios {len(self.won)} methods beat {tuned}; {method} does {what}."
 
     def _in_single(self) -> str:
         """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
@@ -260,8 +282,8 @@ class Leaderboard:
 
     def _criterion_sheet(self, by: Criterion) -> Sheet:
         def shown(method: str, scenario: str, cell: Content) -> Cell:
-            best = self.outcome(method, scenario, by) == 1
-            return Cell(number(cell[by.key]), ends=_difference(tested(cell, by)), best=best)
+            outcome, ends = self.outcome(method, scenario, by), _difference(tested(cell, by))
+            return Cell(number(cell[by.key]), ends=ends, best=outcome == 1, worse=outcome == -1)
 
         unit = "in percent, higher is better" if by.sign == 1 else "over groups or clients in points, lower is better"
         below = f"Below each number: the difference to {self.reference}, its 95{PERCENT} interval over seeds, and its p-value by Holm."
@@ -297,15 +319,15 @@ class Leaderboard:
     def _table(
         self, name: str, heading: str, about: str, shown: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
     ) -> Sheet:
-        """A table with a column per scenario."""
-        rows = tuple(
-            (
-                self.row(m),
-                tuple(Cell(why) if (why := absent(cell)) else shown(m, s, cell) for s, cell in self.cells(m).items()),
-            )
-            for m in self.order
-        )
-        return Sheet(name, heading, f"{heading} {about}.", Grid(tuple(self.cells(self.reference)), rows), texts)
+        """A table with a column per scenario; its numbers lead to the choices that they are of."""
+        names, places, rows = (*self.cells(self.reference),), count(), []
+        for m in self.order:
+            cells = [
+                Cell(absent(x), worse=absent(x) == FAILED) if absent(x) else shown(m, s, x)
+                for s, x in self.cells(m).items()
+            ]
+            rows.append((self.row(m), tuple(cell._replace(link=f"#{CHOICE}-{next(places)}") for cell in cells)))
+        return Sheet(name, heading, f"{heading} {about}.", Grid(names, tuple(rows)), texts)
 
     def latex(self) -> str:
         """The tables in LaTeX, for the package booktabs; those per scenario fit a page turned on its side."""
@@ -347,14 +369,40 @@ class Leaderboard:
 
     def html(self) -> str:
         """The page; it needs nothing else, and sorts and filters its tables."""
-        scenarios = {scenario["name"]: scenario for scenario in self.document["scenarios"]}
-        cells = [(m, scenarios[name], cell) for m in self.order for name, cell in self.cells(m).items()]
-        anchors = {(method, scenario["name"]): f"choice-{k}" for k, (method, scenario, _) in enumerate(cells)}
-        criteria = {by.key: by for by in CRITERIA}
-        return template("leaderboard.html.j2").render(
-            board=self, cells=cells, anchors=anchors, scenarios=scenarios, criteria=criteria,
-            chosen=chosen, reason=reason, absent=absent,
+        return pages.html(self.page)
+
+    @property
+    def page(self) -> Page:
+        """The headline and the best methods over the scenarios, then every table, choice and failure."""
+        document, (overall, *sheets), seeds = self.document, self.sheets(), self.document["budget"]["seeds"]
+        parts = zip(("W/T/L", "B/E/W", "rank"), overall.explanations, strict=False)
+        gaps = ", ".join(
+            f"{n} {kind}" for kind in (MISSING, FAILED, SKIPPED) if (n := sum(map(len, self.absent(kind).values())))
+        )
+        shown: list[Block] = [Text(self.headline), Bullets(self.notes)]
+        best = Table(overall.grid._replace(rows=overall.grid.rows[:ROWS]))
+        counts = ((len(self.order), "method"), (len(document["scenarios"]), "scenario"), (seeds, "seed"))
+        return Page(
+            document["title"], "Leaderboard", [plural(n, noun) for n, noun in counts], self.answer,
+            notices=[f"Cells without a number: {gaps}; see every choice and failure below."] * bool(gaps),
+            links=[Link("All numbers as CSV", "leaderboard.csv"), Link("All tables in LaTeX", "leaderboard.tex")],
+            sections=[Section("shown", "What the numbers show", shown), *map(_section, (overall, *sheets)), self._choices()],
+            terms={f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA},
+            first=[best, Text(f"{overall.caption} {document['about']}", "caption")], folded=True,
         )  # fmt: skip
+
+    def _choices(self) -> Section:
+        """What was chosen for each method on each scenario, and why a cell has no number."""
+        reports, rows = {scenario["name"]: scenario["report"] for scenario in self.document["scenarios"]}, []
+        for method in self.order:
+            for scenario, cell in self.cells(method).items():
+                draws, runs = cell.get("tuning") or "", reports[scenario] * (cell.get("seconds") is not None)
+                why = Cell(": ".join(filter(None, (absent(cell), reason(cell)))), worse=absent(cell) == FAILED)
+                links = (Cell("draws" * bool(draws), link=draws), Cell("curves" * bool(runs), link=runs))
+                rows.append((self.row(method), (Cell(scenario), Cell(chosen(cell) or UNDEFINED), why, *links)))
+        grid = Grid(("scenario", "chosen", "no result", "all draws", "reported runs"), tuple(rows))
+        more = [Link(f"All about the runs on {name}", address) for name, address in reports.items() if address]
+        return Section("choices", "Every choice and failure", [Table(grid, kind="lines", name=CHOICE), *more])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, and next to it leaderboard.csv and leaderboard.tex, atomically; return the page's path."""
@@ -374,6 +422,12 @@ def leaderboard(document: Content) -> Leaderboard:
         `skipped`, the reason, is left out.
     """
     return Leaderboard(document)
+
+
+def _section(sheet: Sheet) -> Section:
+    """A table with its sentences."""
+    blocks: list[Block] = [Text(sheet.caption), Table(sheet.grid, kind="lines"), Bullets(sheet.sentences)]
+    return Section(sheet.name, sheet.heading, blocks)
 
 
 def score(cell: Content, by: Criterion) -> float:

@@ -20,8 +20,12 @@ for (const table of all(document, "table.numbers, table.lines")) {
       all(table, "thead th").forEach(e => e.removeAttribute("aria-sort"));
       head.ariaSort = way;
       const key = row => row.cells[column].textContent.trim();
-      const ahead = (a, b) => { const [x, y] = [number(key(a)), number(key(b))]; return column && !isNaN(x - y) ? x - y : isNaN(x) === isNaN(y) || !column ? key(a).localeCompare(key(b)) : isNaN(x) - isNaN(y); };
-      rows.sort((a, b) => ahead(a, b) * (way === "ascending" ? 1 : -1)).forEach(row => row.parentElement.append(row));
+      const sign = way === "ascending" ? 1 : -1;
+      const ahead = (a, b) => { // what is no number comes last, either way
+        const [x, y] = [number(key(a)), number(key(b))];
+        return column && isNaN(x) !== isNaN(y) ? isNaN(x) - isNaN(y) : sign * (column && !isNaN(x - y) ? x - y : key(a).localeCompare(key(b)));
+      };
+      rows.sort(ahead).forEach(row => row.parentElement.append(row));
     });
   });
   if (rows.length > 8) { // show some rows

@@ -1,4 +1,4 @@
-"""A page: a title, the answer, and sections of texts, tables and pictures, which writers turn into HTML or Markdown."""
+"""A page: a title, the answer, and sections of texts, tables and pictures; its writers in HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote
 
 from equipoise.report.formatting import Cell, Grid
-from equipoise.system.text import visible
+from equipoise.system.text import markdown as escaped, visible
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -38,6 +39,7 @@ class Table(NamedTuple):
     """A table with a heading, which is empty where the section has said it.
 
     `kind` is "numbers", "lines" (cells are a number and a line below it) or "settings" (texts). The first ``totals`` columns sum up others.
+    The rows of one with a `name` have the ids NAME-0, NAME-1, and so on.
     """
 
     grid: Grid
@@ -45,6 +47,7 @@ class Table(NamedTuple):
     head: str = "Method"
     kind: str = "numbers"
     totals: int = 0
+    name: str = ""
 
 
 class Picture(NamedTuple):
@@ -63,9 +66,10 @@ class Pictures(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Lines to copy."""
+    """Lines to copy, in a language."""
 
     lines: Sequence[str]
+    language: str = ""
 
 
 class Link(NamedTuple):
@@ -105,6 +109,7 @@ class Page:
     terms : by title of a column the id of its explanation, and the explanation in a line.
     footer : by what it was made.
     narrow : for reading and printing rather than looking.
+    first : further blocks of the answer, below the figure and the table.
     """
 
     title: str
@@ -122,6 +127,17 @@ class Page:
     terms: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     footer: str = ""
     narrow: bool = False
+    first: Sequence[Block] = ()
+
+
+def tables_of(section: Section) -> list[Table]:
+    """The tables of a section."""
+    return [block for block in section.blocks if isinstance(block, Table)]
+
+
+def bullets_of(section: Section) -> list[str]:
+    """The sentences of its lists."""
+    return [text for block in section.blocks if isinstance(block, Bullets) for text in block.texts]
 
 
 def texts(rows: Sequence[tuple[str, Sequence[str]]], titles: Sequence[str]) -> Grid:
@@ -146,9 +162,51 @@ def template(name: str) -> Template:
 
     return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
-    ).from_string(_file(name), globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__})
+    ).from_string(
+        _file(name), globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address}
+    )
+
+
+def _address(link: str) -> str:
+    """A place on the page, or a file next to it, whose name nothing is read from."""
+    return link if link.startswith("#") else quote(link)
 
 
 def shown(value: object) -> object:
     """What a page shows of a value: text without signs that steer; markup and all else as it is."""
     return visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def markdown(page: Page) -> str:
+    """The page in Markdown, without its figures."""
+    answer = [*map(Text, filter(None, (" · ".join(page.facts), page.headline))), *page.first, Bullets(page.notices)]
+    lines = [f"# {escaped(page.title)}", "", *in_markdown(answer)]
+    for section in page.sections:
+        lines += [f"## {escaped(section.title)}", "", *in_markdown(section.blocks)]
+        for part in section.parts:
+            lines += [f"### {escaped(part.title)}", "", *in_markdown(part.blocks)]
+    return "\n".join([*lines, page.footer, ""])
+
+
+def in_markdown(blocks: Sequence[Block]) -> list[str]:
+    """The lines of blocks but figures, an empty one behind each: in bold what is told apart as best."""
+    lines: list[str] = []
+    for block in blocks:
+        match block:
+            case Text(text, kind):
+                lines += [f"**{escaped(text)}**" if kind == "note" else escaped(text), ""]
+            case Bullets(texts) if texts:
+                lines += [*(f"- {escaped(text)}" for text in texts), ""]
+            case Table(grid, heading, head, kind):
+                lines += [escaped(heading), ""] * bool(heading)
+                lines += [f"| {' | '.join(map(escaped, (head, *grid.titles)))} |"]
+                lines += [f"|---|{('---|' if kind == 'settings' else '---:|') * len(grid.titles)}"]
+                for name, cells in grid.rows:
+                    row = [f"**{escaped(cell.text)}**" if cell.best else escaped(cell.text) for cell in cells]
+                    lines += [f"| {' | '.join((escaped(name), *row))} |"]
+                lines += [""]
+            case Code(code, language):
+                lines += [f"```{language}", *code, "```", ""]
+            case Link(text, address):
+                lines += [f"[{escaped(text)}]({_address(address)})", ""]
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from equipoise.report.answer import headline, notices, panels, table
 from equipoise.report.document import Document
 from equipoise.report.formatting import Cell, Grid, lines
 from equipoise.report.layout import Sheet, sheets
+from equipoise.report.page import Bullets, Table, in_markdown
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
@@ -20,7 +22,7 @@ from equipoise.system.text import markdown as escaped, visible
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     from equipoise.records.history import History
 
@@ -107,13 +109,13 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     return [replace(each, grid=part(b), caption=c) for each, b, c in zip(of_blocks, blocks, captions, strict=True)]
 
 
-def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> Table:
+def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> RichTable:
     """One table. Sentences that were `stated` below another table are left out; the others are added to `stated`."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0), title_style="italic", min_width=min_width)
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0), title_style="italic", min_width=min_width)
     sentences = [s for s in (*sheet.sentences, *sheet.test) if s not in stated]
     stated.update(sentences)
     table.title, table.caption = Text(sheet.caption), Text("\n".join([*sentences, *sheet.differences]))
@@ -140,21 +142,17 @@ def markdown(comparison: Document) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    notes = (f"- {escaped(note)}" for note in [*sheet.sentences, *sheet.test, *sheet.differences])
-    return "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *notes]).rstrip() + "\n"
+    notes = [*sheet.sentences, *sheet.test, *sheet.differences]
+    return (
+        "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *in_markdown([Bullets(notes)])]).rstrip()
+        + "\n"
+    )
 
 
 def markdown_grid(sheet: Sheet) -> list[str]:
     """The lines of a table without its caption and sentences."""
-    titles, rows = sheet.grid
-    texts = ([name, *(f"**{cell.text}**" if cell.best else cell.text for cell in cells)] for name, cells in rows)
-    head = [sheet.head if sheet.prose else "method", *map(escaped, titles)]
-    return markdown_table(head, (map(escaped, row) for row in texts), "---|" if sheet.prose else "---:|")
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]], align: str = "---:|") -> list[str]:
-    """The lines of a table, of cells in Markdown; ``align`` is for all columns but the first."""
-    return [f"| {' | '.join(head)} |", f"|---|{align * (len(head) - 1)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    kind = "settings" if sheet.prose else "numbers"
+    return in_markdown([Table(sheet.grid, "", sheet.head if sheet.prose else "method", kind)])[:-1]
 
 
 def latex(comparison: Document) -> str:
@@ -163,7 +161,7 @@ def latex(comparison: Document) -> str:
 
 
 def latex_sheet(sheet: Sheet) -> str:
-    """One table in LaTeX, for the package booktabs."""
+    """One table in LaTeX, for the package booktabs: a caption of one sentence, a label, and the notes below the table."""
     titles, rows = sheet.grid
 
     def entry(cell: Cell) -> str:
@@ -173,12 +171,29 @@ def latex_sheet(sheet: Sheet) -> str:
         return rf"{mean}\,{{\scriptsize{beside}}}" if beside else mean
 
     body = [[tex(name), *map(entry, cells)] for name, cells in rows]
-    text = " ".join([sheet.caption, *sheet.sentences])
-    comments = ("% " + " ".join(comment.split()) for comment in (*sheet.test, *sheet.differences))
+    label = re.sub(r"[^\w.-]+", "-", sheet.name)
+    caption, _, more = sheet.caption.partition(". ")
+    said = [more, *sheet.sentences]
+    notes = " ".join(text for text in said if "--" not in text).strip()  # options are for who runs it
+    comments = [text for text in said if "--" in text]
     head, form = [sheet.head, *map(tex, titles)], "l" + "r" * len(titles)
     if sheet.prose:  # which would leave the page
         form = rf"p{{{0.9 / len(head):.2f}\textwidth}}" * len(head)
-    return "\n".join([_tabular(text, form, head, body, prose=sheet.prose), *comments, ""])
+    kind, size = ("table*", r"\scriptsize") if sheet.prose else ("table", r"\centering")
+    first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *body))
+    return "\n".join([
+        rf"\begin{{{kind}}}",
+        f"  {size}",
+        rf"  \caption{{{tex(caption.removesuffix('.'))}.}}",
+        rf"  \label{{tab:{label}}}",
+        rf"  \begin{{tabular}}{{{form}}}",
+        r"    \toprule", first, r"    \midrule", *others, r"    \bottomrule",
+        r"  \end{tabular}",
+        *[rf"  \par\smallskip\footnotesize {tex(notes)}"] * bool(notes),
+        rf"\end{{{kind}}}",
+        *("% " + " ".join(text.split()) for text in (*comments, *sheet.test, *sheet.differences)),
+        "",
+    ])  # fmt: skip
 
 
 def save_latex(histories: Sequence[History] | Comparison, directory: str | os.PathLike[str]) -> list[Path]:
@@ -208,15 +223,6 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
         *layout.paired_tests(compared.document),
     ]
     return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]
-
-
-def _tabular(caption: str, form: str, head: Iterable[str], rows: Iterable[Iterable[str]], *, prose: bool) -> str:
-    """A table for the package booktabs, of cells in LaTeX below a caption in plain text."""
-    kind, size = ("table*", r"\scriptsize") if prose else ("table", r"\centering")
-    first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *rows))
-    begin = [rf"\begin{{{kind}}}", f"  {size}", rf"  \caption{{{tex(caption)}}}", rf"  \begin{{tabular}}{{{form}}}"]
-    end = [r"    \bottomrule", r"  \end{tabular}", rf"\end{{{kind}}}"]
-    return "\n".join([*begin, r"    \toprule", first, r"    \midrule", *others, *end])
 
 
 def tex(text: str) -> str:

@@ -1,6 +1,7 @@
 """A reproduced table: ours beside the paper's, and what a paper claims with what our runs say of it; for the terminal, Markdown, LaTeX, CSV and HTML."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -11,12 +12,15 @@ from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.records.meta import Content
+from equipoise.report import page as pages
 from equipoise.report.document import Numbers
+from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
-from equipoise.report.rendering import latex_sheet, markdown_grid, rich_sheets
+from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text
+from equipoise.report.rendering import latex_sheet, rich_sheets
 from equipoise.report.statistics import summary_of
-from equipoise.system.text import csv_text
+from equipoise.system.text import csv_text, plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -330,12 +334,12 @@ def decided(
     columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
     below = [HOW, *([EMBEDDED_CLAIMS] if embedded else []), *([f"{DOUBTS} {'; '.join(doubted)}."] if doubted else [])]
     sheets = []
-    for heading, (head, *titles), rows, text in (
-        ("What the paper claims", columns, claims, " ".join(below)),
-        ("What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
+    for name, heading, (head, *titles), rows, text in (
+        ("claims", "What the paper claims", columns, claims, " ".join(below)),
+        ("choices", "What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
     ):
         grid = Grid(tuple(titles), tuple((row.cells[0], tuple(map(Cell, row.cells[1:]))) for row in rows))
-        sheets.append(Sheet("", heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head))
+        sheets.append(Sheet(name, heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head))
     return [sheet for sheet in sheets if sheet.grid.rows]
 
 
@@ -403,8 +407,8 @@ def sheet(result: Result, part: Block) -> Sheet:
         rows.append((row, tuple(Cell(ours(entry)) for entry in entries)))
         if any(entry.paper is not None for entry in entries):
             rows.append((PAPER, tuple(Cell(theirs(entry, embedded=result.embedded)) for entry in entries)))
-    caption = " ".join(filter(None, (f"{result.title}. {part.title}.", result.calibration(part.name))))
-    return Sheet(part.name, part.title, caption, Grid(part.columns, tuple(rows)), sentences(result, part))
+    said = [*filter(None, [result.calibration(part.name)]), *sentences(result, part)]
+    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", Grid(part.columns, tuple(rows)), said)
 
 
 def sentences(result: Result, part: Block) -> list[str]:
@@ -420,7 +424,7 @@ def sentences(result: Result, part: Block) -> list[str]:
     texts = [f"Ours: {interval}, {part.measured}.", *part.doubts]
     if any(e.paper is not None for e in part.entries.values()):
         less = "" if result.embedded else ", and in brackets ours less the paper's"
-        texts.append(f"Rows {PAPER!r}: the paper's number{less}.")
+        texts.append(f"{PAPER!r}: the paper's number{less}.")
         if any(e.paper_std is not None for e in part.entries.values()):
             texts.append("The paper's ± is a standard deviation.")
     if result.embedded:
@@ -449,17 +453,7 @@ def rich_tables(result: Result, width: int) -> "Group":
 
 def markdown(result: Result) -> str:
     """For a page or an issue."""
-    lines = [f"## {result.title}", "", result.about, "", f"Source: {result.citation}.", ""]
-    lines += [f"**{result.fits}**", ""] if result.fits else []
-    for table in result.decided:
-        lines += [f"### {table.heading}", "", *markdown_grid(table), "", *table.sentences, ""]
-    for part in result.parts:
-        lines += [f"### {part.title}", "", f"{result.settings[part.name]}.", ""]
-        lines += [f"**{calibrated}**", ""] if (calibrated := result.calibration(part.name)) else []
-        lines += [*markdown_grid(sheet(result, part)), "", " ".join(sentences(result, part)), ""]
-    if result.ours:
-        lines += ["### What the paper left out", "", *(f"- {what} *{why}*" for what, why in result.ours), ""]
-    return "\n".join([*lines, *([result.note, ""] if result.note else [])])
+    return pages.markdown(page(result))
 
 
 def latex(result: Result) -> str:
@@ -532,17 +526,70 @@ def html(
     reports : by part, the address of the full report of its runs, relative to the page.
     versions : packages and their versions, for the last line.
     """
-    from equipoise.report.drawing import svg
-    from equipoise.report.page import template
+    return pages.html(page(result, figures, reports, versions))
 
-    parts = [(sheet(result, part), (reports or {}).get(part.name, "")) for part in result.parts]
-    drawn = [(name, figure.get_label(), svg(name, figure)) for name, figure in (figures or {}).items()]
-    return template("reproduction.html.j2").render(
-        result=result,
-        embedded=EMBEDDED,
-        paper=PAPER,
-        parts=parts,
-        figures=drawn,
-        versions=versions,
-        today=date.today().isoformat(),
+
+def page(
+    result: Result,
+    figures: "Mapping[str, Figure] | None" = None,
+    reports: Mapping[str, str] | None = None,
+    versions: Sequence[tuple[str, str]] = (),
+) -> Page:
+    """The page, as `html` has it: which claims hold, then every number."""
+    drawn = (figures or {}).items()
+    plates = [Picture(name, "", svg(name, figure), str(figure.get_label())) for name, figure in drawn]
+    claims = tuple((claim.cells[0], tuple(map(Cell, claim.cells[3:]))) for claim in result.claims)
+    first = [Table(Grid(("difference", "seeds", "verdict"), claims), head="Claim", kind="settings")] if claims else []
+    about = [Text(result.about), Text(f"Source: {result.citation}."), *[Text(result.fits, "note")] * bool(result.fits)]
+    left_out = [Bullets([f"{what} {why}" for what, why in result.ours])]
+    sections = [
+        Section("about", "What this is, and how it is judged", [*about, *[Text(result.note)] * bool(result.note)]),
+        *(Section(x.name, x.heading, [_table(x), Bullets(x.sentences)]) for x in result.decided),
+        *[Section("figures", "Figures", [Pictures([picture]) for picture in plates])] * bool(plates),
+        *(_part(result, part, (reports or {}).get(part.name, "")) for part in result.parts),
+        *[Section("left-out", "What the paper left out", left_out)] * bool(result.ours),
+    ]
+    facts = [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"]
+    return Page(
+        result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, sections=sections, folded=True,
+        footer=" · ".join(f"{package} {version}" for package, version in versions),
+        first=first or [_table(sheet(result, part)) for part in result.parts[:1]],
+    )  # fmt: skip
+
+
+def headline(result: Result) -> str:
+    """How many claims hold, or how our rows are ordered compared with the paper's, and which divisions are not the paper's."""
+    taus = [agreement[0] for part in result.parts for c in part.columns if (agreement := part.agreement(c))]
+    counts = Counter(claim.verdict for claim in result.claims)
+    if counts:
+        of_verdicts = ", ".join(f"{verdict} {n}" for verdict, n in counts.items())
+        text = f"Verdicts on {plural(len(result.claims), 'claim')} of the paper: {of_verdicts}"
+    elif taus:
+        between = f" to {number(max(taus), sign=True)}" if len(taus) > 1 else ""
+        text = f"The order of our rows has a Kendall's tau of {number(min(taus), sign=True)}{between} with the paper's, where 1 is the same"
+    else:
+        text = "Our numbers are below, without an order of the paper's to compare them with"
+    wrong = {row.part for row in result.calibrated if row.fits is False}
+    away = f"; the division of {len(wrong)} of {plural(len(result.parts), 'part')} is not the paper's" if wrong else ""
+    return f"{text}{away}."
+
+
+def _part(result: Result, part: Block, report: str) -> Section:
+    """A part: its settings, its calibration, our numbers with the paper's below them."""
+    said = [Text(f"{result.settings[part.name]}.")]
+    said += [Text(text, "note")] if (text := result.calibration(part.name)) else []
+    links = [Link("Everything about these runs", report)] * bool(report)
+    return Section(
+        part.name, part.title, [*said, *links, _table(sheet(result, part)), Bullets(sentences(result, part))]
     )
+
+
+def _table(sheet: Sheet) -> Table:
+    """A table of the page: texts, or our numbers with the paper's below each."""
+    merged: list[tuple[str, tuple[Cell, ...]]] = []
+    for name, cells in sheet.grid.rows:
+        if name == PAPER:
+            name, ours = merged.pop()
+            cells = tuple(x._replace(ends=f"{PAPER} {y.mean}" * bool(y.mean)) for x, y in zip(ours, cells, strict=True))
+        merged.append((name, cells))
+    return Table(Grid(sheet.grid.titles, tuple(merged)), head=sheet.head, kind="settings" if sheet.prose else "lines")

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from equipoise.metrics.failure import HUGE
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, ORACLE
 from equipoise.records.meta import Content
-from equipoise.report import drawing
+from equipoise.report import drawing, page as pages
 from equipoise.report.drawing import svg
-from equipoise.report.formatting import Cell, Grid, Section, brief, number
+from equipoise.report.formatting import Cell, Grid, brief, number
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, none_of_use, settings_of
-from equipoise.report.page import template
+from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
 from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
@@ -113,72 +112,74 @@ def aligned(table: Sequence[Sequence[str]]) -> list[list[str]]:
     ]
 
 
-@dataclass(frozen=True)
-class Page:
+def headline(document: Content) -> str:
+    """For which methods the search is better than the defaults, on the samples that it had."""
+    by, methods = document["budget"]["by"], document["methods"]
+    better = [
+        label
+        for label, method in methods.items()
+        if None not in (method["score"], method["default"]) and method["score"] > method["default"]
+    ]
+    if not better:
+        return f"No search is shown to be better than the defaults by {by}."
+    names = listed(better) if len(better) < 3 else f"{len(better)} of {len(methods)} methods"
+    return f"On the samples that chose them, settings of {names} are better than the defaults by {by}."
+
+
+def page(document: Content) -> Page:
     """The choice of settings as a page: what was chosen and how, and of every method all draws and what each setting does."""
+    made, oracle = rows(document), document["budget"]["by"] == ORACLE
+    chosen = Grid(COLUMNS[1:], tuple((row[0], tuple(map(Cell, row[1:]))) for row in made))
+    shared = [Text(SHARED)] * (document["budget"]["sampler"] == "random")
+    how: list[Block] = [Text(budget(document)), *shared, Bullets([*sentences(document)][1:])]
+    of_methods = (_of(document, k, label) for k, label in enumerate(document["methods"]))
+    return Page(
+        "How settings were chosen", "Tuning", [plural(len(made), "method"), plural(document["budget"]["draws"], "draw")], headline(document),
+        sections=[Section("how", "How they were chosen, and what to doubt", how), *of_methods], folded=True,
+        footer=f"Made by equipoise tune; the runs that chose had {'the' if oracle else 'no'} test data.",
+        first=[Table(chosen, head="Method", kind="settings")],
+    )  # fmt: skip
 
-    document: Content
 
-    @property
-    def name(self) -> str:
-        """The heading."""
-        return "How settings were chosen"
-
-    @property
-    def summary(self) -> str:
-        """By what, on which data, at what cost."""
-        return budget(self.document)
-
-    @property
-    def sections(self) -> list[Section]:
-        """The choices, then the draws of every method."""
-        summary = tuple((row[0], tuple(map(Cell, row[1:]))) for row in rows(self.document))
-        _, *limits = sentences(self.document)
-        shared = [SHARED] * (self.document["budget"]["sampler"] == "random")
-        chosen = Section("What was chosen", shared, Grid(COLUMNS[1:], summary), COLUMNS[0], limits)
-        return [chosen, *(self._of(label, method) for label, method in self.document["methods"].items())]
-
-    def _of(self, label: str, method: Content) -> Section:
-        last = [trial["rungs"][-1] for trial in method["trials"]]
-        criteria = [name for name in CRITERIA if any(rung.get(name) is not None for rung in last)]
-        lines = tuple(
+def _of(document: Content, place: int, label: str) -> Section:
+    """The draws of a method."""
+    method, by = document["methods"][label], document["budget"]["by"]
+    last = [trial["rungs"][-1] for trial in method["trials"]]
+    criteria = [name for name in CRITERIA if any(rung.get(name) is not None for rung in last)]
+    lines = tuple(
+        (
+            f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}",
             (
-                f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}",
-                (
-                    Cell(settings_of(trial["settings"], method["defaults"])),
-                    Cell(str(rung["rounds"]) if len(rung) > 1 else "–"),
-                    *(Cell("–" if (x := rung.get(name)) is None else number(x, 2)) for name in criteria),
-                ),
-            )
-            for trial, rung in zip(method["trials"], last, strict=True)
+                Cell(settings_of(trial["settings"], method["defaults"])),
+                Cell(str(rung["rounds"]) if len(rung) > 1 else "–"),
+                *(Cell("–" if (x := rung.get(name)) is None else number(x, 2)) for name in criteria),
+            ),
         )
-        searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
-        failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
-        by = self.document["budget"]["by"]
-        figure, pointed = sensitivity(label, method, by), {trial["draw"] for trial in drawn(method, by)}
+        for trial, rung in zip(method["trials"], last, strict=True)
+    )
+    searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
+    failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
+    blocks: list[Block] = [
+        Text(f"Searched: {searched}."),
+        Table(Grid(("settings", "rounds", *criteria), lines), head="Draw", kind="lines"),
+        Bullets([*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)]),
+    ]
+    figure, pointed = sensitivity(label, method, by), {trial["draw"] for trial in drawn(method, by)}
+    if figure is not None:
         away = [str(trial["draw"]) for trial in method["trials"] if trial["draw"] not in pointed]
         absent = f" Without a point: {plural(len(away), 'draw')} ({', '.join(away)}), whose {by} is not defined or out of range."
-        dashed = "; dashed: the score of the defaults"
-        return Section(
-            label,
-            [f"Searched: {searched}."],
-            Grid(("settings", "rounds", *criteria), lines),
-            "draw",
-            [*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)],
-            "" if figure is None else svg(f"sensitivity-{label}", figure),
+        caption = (
             "The criterion against each setting that is a number: a point per draw, larger after more rounds, hollow if the draw diverged or guesses. "
-            f"Dotted: the chosen value{dashed * with_default(method, by)}.{absent * bool(away)}",
+            f"Dotted: the chosen value{'; dashed: the score of the defaults' * with_default(method, by)}.{absent * bool(away)}"
         )
+        name = f"sensitivity-{place}"
+        blocks.append(Pictures([Picture(name, f"{by} against each setting", svg(name, figure), caption)]))
+    return Section(f"draws-{place}", label, blocks)
 
-    def html(self) -> str:
-        """The page, which needs nothing else."""
-        asked = self.document["budget"]["by"] == ORACLE
-        source = f"Made by equipoise tune; the runs that chose had {'the' if asked else 'no'} test data."
-        return template("card.html.j2").render(card=self, what="tuning", source=source)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page, atomically; return its path."""
-        return write_atomically(Path(path), self.html())
+def save(document: Content, path: str | os.PathLike[str]) -> Path:
+    """Write the page, atomically; return its path."""
+    return write_atomically(Path(path), pages.html(page(document)))
 
 
 def drawn(method: Content, by: str) -> list[Content]:
