@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -161,6 +162,11 @@ def test_a_report_of_a_folder_is_an_index_of_its_comparisons(compared: Path, equ
     assert "of 1 comparison show" in text
     (address,) = re.findall(r'<td class=""><a href="([^"]+)">report</a></td>', text)
     assert (page.parent / address).resolve() == (compared / "both" / "report.html").resolve()
+    half = tmp_path / "runs"
+    shutil.copytree(compared, half)
+    next((half / "both").glob("*/metrics.jsonl")).unlink()
+    assert equipoise("report", half, "-o", page).status == 0
+    assert "The run has not finished its first round." in page.read_text()
     refused = equipoise("report", compared, "--details", "-o", page)
     assert refused.status == 2
     assert "--details has no effect together with a folder of several comparisons" in refused.err

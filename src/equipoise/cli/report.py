@@ -20,6 +20,7 @@ from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from equipoise.records.meta import About
+    from equipoise.report.statistics import Comparison
 
 READING = (*WRITTEN, "not_missing")  # of a table that is text
 SEVERAL = "a folder of several comparisons, of which an index is written"
@@ -87,10 +88,11 @@ def report(
             "--label": label,
             "--figures": figures,
             "--details": details,
+            "--explain": explain,
             "--json": json_,
         }
         require_use({**given, "--positive": changes.positive, "--least-group": changes.least_group}, together=SEVERAL)
-        every = {run.name: Comparison.of([History.from_run(each) for each in all_members([run])]) for run in inside}
+        every = {run.name: _compared(run) for run in inside}
         pages = {
             run.name: relpath(file, page.output.parent) for run in inside if (file := run / "report.html").exists()
         }
@@ -114,6 +116,18 @@ def report(
         return
     out.print(rich_table(compared.document, out.width, details, explain))
     say(f"report: {written}")
+
+
+def _compared(folder: Path) -> Comparison | str:
+    """The runs in a folder, or why they cannot be compared, such as one that has just begun."""
+    from equipoise.federation.history import History
+    from equipoise.records.directory import all_members
+    from equipoise.report.statistics import Comparison
+
+    try:
+        return Comparison.of([History.from_run(run) for run in all_members([folder])])
+    except ValueError as error:
+        return str(error)
 
 
 def _numbers(document: object) -> object:
