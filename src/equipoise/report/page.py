@@ -101,7 +101,8 @@ class Page:
     title : in the reader's words.
     facts : how much it is about, in a line.
     headline : the answer, in a sentence.
-    panels, table, legend : the figure and the table that show it, none where there is nothing to compare; and what their marks are.
+    panels, legend : the figure that shows it, none where there is nothing to compare; and what its marks are.
+    first : further blocks of the answer, below the figure.
     notices : what to be careful with.
     links : to other pages.
     sections : the evidence; ``folded`` until the reader asks.
@@ -109,7 +110,6 @@ class Page:
     terms : by title of a column the id of its explanation, and the explanation in a line.
     footer : by what it was made.
     narrow : for reading and printing rather than looking.
-    first : further blocks of the answer, below the figure and the table.
     """
 
     title: str
@@ -117,8 +117,8 @@ class Page:
     facts: Sequence[str] = ()
     headline: str = ""
     panels: Sequence[Panel] = ()
-    table: Grid | None = None
     legend: str = ""
+    first: Sequence[Block] = ()
     notices: Sequence[str] = ()
     links: Sequence[Link] = ()
     sections: Sequence[Section] = ()
@@ -127,7 +127,6 @@ class Page:
     terms: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     footer: str = ""
     narrow: bool = False
-    first: Sequence[Block] = ()
 
 
 def tables_of(section: Section) -> list[Table]:
