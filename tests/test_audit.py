@@ -68,23 +68,24 @@ def test_gaps_are_those_of_fairlearn(seed: int) -> None:
 
 def test_sites_bands_calibration_and_unknown_people() -> None:
     frame = drawn(600)
-    frame.loc[:39, "sex"] = None
+    lost = frame.index[frame["where"] == "north"][:150]  # of one site and many of each age: of few, counts would tell
+    frame.loc[lost, "sex"] = None
     made = eq.audit(frame, label="y", probability="p", group=["sex", "age:40,60"], site="where", threshold=0.3)
     people = made.document["people"]
     assert [*people] == ["sex", "age", "sex and age"]
     assert [*treated(made, "age")["groups"]] == ["< 40", ">= 40 and < 60", ">= 60"]
-    assert (people["sex"]["unknown"], people["age"]["unknown"], people["sex and age"]["unknown"]) == (40, 0, 40)
-    known = frame[40:]
+    assert (people["sex"]["unknown"], people["age"]["unknown"], people["sex and age"]["unknown"]) == (150, 0, 150)
+    known = frame.drop(lost)
     for sex, rows in known.groupby("sex"):
         assert treated(made)["groups"][sex]["bias"] == pytest.approx(100 * (rows["p"].mean() - rows["y"].mean()))
         assert treated(made)["groups"][sex]["selection_rate"] == [pytest.approx(100 * (rows["p"] >= 0.3).mean())]
         north = rows[rows["where"] == "north"]
         inside = people["sex"]["sites"]["north"]["groups"][sex]
         assert (inside["n"], inside["selection_rate"]) == (len(north), pytest.approx(100 * (north["p"] >= 0.3).mean()))
-    assert "Of 40 test samples sex is not known" in made.html()
-    few = eq.audit(frame, label="y", probability="p", group="sex", least=50)
+    assert "Of 150 test samples sex is not known" in made.html()
+    few = eq.audit(frame, label="y", probability="p", group="sex", least=200)
     assert few.document["people"]["sex"]["unknown"] is None
-    assert "Of fewer than 50 test samples sex is not known" in few.html()
+    assert "Of fewer than 200 test samples sex is not known" in few.html()
     assert "Largest gap inside a site" in made.html()
     assert f'<p class="headline">{made.headline}</p>' in made.html()
     assert len(made.headline.split()) <= 25
@@ -120,7 +121,7 @@ def test_many_classes_and_numbers() -> None:
     assert treated(errors)["groups"]["f"]["error"] == pytest.approx(1)
     assert treated(errors)["mae_gap"] == pytest.approx(0, abs=1e-9)
     for made in (many, of_c, one, errors):
-        assert "<table>" in made.html()
+        assert "<table" in made.html()
 
 
 @pytest.mark.parametrize("positive", ["a", "b", "c"])

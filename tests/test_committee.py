@@ -36,7 +36,7 @@ SECTIONS = ["missed", "purpose", "people", "threshold", "uncertain", "not-looked
 
 
 def text_of(page: str) -> str:
-    body = page[page.index("<body") :]
+    body = re.sub(r"<script>.*?</script>", "", page[page.index("<body") :], flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
