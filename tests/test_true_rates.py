@@ -75,7 +75,7 @@ def test_rates_are_shown_with_a_column_of_groups_whatever_else_is_measured(
     found = history.summary()["group_fairness"]
     assert found["groups"].keys() == {"f", "m"}
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["group_fairness"] == found
-    said = equipoise("report", str(tmp_path / "r"), "-o", str(tmp_path / "r.html")).out
+    said = equipoise("report", str(tmp_path / "r"), "-o", str(tmp_path / "r.html"), "--details").out
     assert "true-positive" in said
     assert "Rates by group" in (tmp_path / "r.html").read_text()
 

@@ -418,7 +418,7 @@ def test_the_command_line_validates_stops_and_exports_the_best(equipoise: Call, 
         assert done.status != 0
         assert error in " ".join(done.err.split())
     more = ["--validation", 0.3, "--patience", 3, "--stop-on", "loss", "--select", "best-validation", "--lr", 0.5]
-    done = equipoise("run", *options, *more, "--details")
+    done = equipoise("run", *options, *more, "--details", "--explain")
     assert done.status == 0
     text = " ".join(done.out.split())
     run = tmp_path / "x"

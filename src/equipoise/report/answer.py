@@ -15,6 +15,7 @@ from equipoise.report.document import measure_of
 from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, interval, number, p_value, with_unit
 from equipoise.report.rates import two_gaps
 from equipoise.report.statistics import Comparison
+from equipoise.system.grouping import grouped
 from equipoise.system.text import key_of, plural
 
 WORDS: Final = 25  # of the headline, at most
@@ -344,22 +345,31 @@ def title(compared: Comparison) -> str:
 
 def notices(comparison: content.Document) -> list[str]:
     """What to be careful with, at most three sentences; all stand below."""
-    every = [*_careful(comparison)]
+    every = warnings(comparison)
     if len(every) <= NOTICES:
         return every
     return [*every[: NOTICES - 1], f"{len(every) - NOTICES + 1} more warnings stand below, under Statistics."]
 
 
-def _careful(comparison: content.Document) -> Iterator[str]:
-    """Every warning, the most important first."""
-    yield from (note for note in comparison["notes"] if key_of(note) == LEAK)
-    if failed := [row for row in comparison["methods"] if row["failed"]]:
-        yield sentences.failed_methods(failed)
-    if missing := sentences.untested_groups(comparison["methods"]):
-        yield missing
-    yield from _seeds(comparison)
-    if any(key_of(note) == notes.UNTUNED for note in comparison["notes"]):
-        yield "Nothing was tuned, which may favour one of the methods: --tune 16 chooses settings on held-out training samples."
+def warnings(comparison: content.Document) -> list[str]:
+    """All that to be careful with, the most important first."""
+    notes_by = grouped((key_of(note), note) for note in comparison["notes"])
+    failed = [row for row in comparison["methods"] if row["failed"]]
+    untuned = "Nothing was tuned, which may favour one of the methods: --tune 16 chooses settings on held-out training samples."
+    return [
+        *notes_by.get(LEAK, ()),
+        *([sentences.failed_methods(failed)] if failed else []),
+        *filter(None, [sentences.untested_groups(comparison["methods"])]),
+        *notes_by.get(notes.CHANGED, ()),
+        *_seeds(comparison),
+        *[untuned] * (notes.UNTUNED in notes_by),
+        *(
+            note
+            for key, others in notes_by.items()
+            if key not in (LEAK, notes.CHANGED, notes.UNTUNED)
+            for note in others
+        ),
+    ]
 
 
 def _seeds(comparison: content.Document) -> Iterator[str]:

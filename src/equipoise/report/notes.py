@@ -34,6 +34,7 @@ FOLLOWS: Final = "–: this number, taken from all, would tell of fewer than {}.
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
 UNTUNED: Final = "untuned"  # the key of that sentence
+CHANGED: Final = "changed"  # of one about settings that are not those that were chosen
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
 AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
 FEW_CLIENTS: Final = 5  # clients: a correlation of fewer is unreliable
@@ -486,7 +487,7 @@ def tuning_notes(histories: Sequence[History]) -> list[str]:
     said.append(f"Chosen: {'; '.join(values)}.")
     said += [none_of_use(label, each["draws"]) for label, each in every if each.get("useless") == each["draws"]]
     if changed := [f"{label} ({', '.join(each['changed'])})" for label, each in every if each.get("changed")]:
-        said.append(f"Changed after the choice: {'; '.join(changed)}.")
+        said.append(Said(f"Changed after the choice: {'; '.join(changed)}.", CHANGED))
     if untuned := sorted({run.label for run in histories if not run.tuned}):
         said.append(f"Not tuned: {', '.join(untuned)}.")
     return said

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from equipoise.report import layout
-from equipoise.report.answer import headline, notices, panels, table
+from equipoise.report.answer import headline, notices, panels, table, warnings
 from equipoise.report.document import Document
 from equipoise.report.formatting import Cell, Grid, lines
 from equipoise.report.layout import Sheet, sheets
@@ -51,7 +51,7 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True, ex
     # That of the accuracy says all its sentences.
     first_table, *tables = rich_sheets((main, *kept), width)
     shown = [part for table in (*tables, first_table) for part in ("", table)]
-    notes = [Text(f"! {text}", style="yellow") for text in notices(comparison)]
+    notes = [Text(f"! {text}", style="yellow") for text in (notices if explain else warnings)(comparison)]
     asked = [*["every table and test: --details"] * (not details), *["what columns mean: --explain"] * (not explain)]
     more = [Text(f"{'; '.join(asked)}; the report has both.".capitalize(), style="dim")] * bool(asked)
     end: list[str | Text] = ["", Text(verdict(comparison))] if details else []
