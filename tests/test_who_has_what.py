@@ -168,14 +168,14 @@ def test_show_draws_images_when_asked() -> None:
         federation().show(examples=True)
 
 
-def test_a_report_begins_with_it_and_needs_no_data(tmp_path: Path, equipoise: Any) -> None:
+def test_a_report_has_it_and_needs_no_data(tmp_path: Path, equipoise: Any) -> None:
     history = History.from_run(executed(tmp_path / "run", config("fedavg", rounds=1)))
     known = history.meta["holdings"]
     assert sum(one["size"] for one in known["clients"]) == 88
     assert set(known["examples"]) == {"optdigits", "photo", "fonts", "street"}
     page = render([history])
     assert list(draw_all([history]))[:2] == ["data", "examples"]
-    assert page.index('id="figure-data"') < page.index('id="figure-examples"') < page.index('<section id="accuracy">')
+    assert page.index('<details id="data"') < page.index('id="figure-data"') < page.index('id="figure-examples"')
     assert "4 clients with 16 to 28 samples each" in page
     assert page.count("data:image/png;base64,") >= 4
     drawn = example_images(known)
