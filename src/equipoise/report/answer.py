@@ -353,7 +353,8 @@ def notices(comparison: content.Document) -> list[str]:
 
 def warnings(comparison: content.Document) -> list[str]:
     """All that to be careful with, the most important first."""
-    notes_by = grouped((key_of(note), note) for note in comparison["notes"])
+    of_people = [note for treated in content.treated(comparison) for note in treated.parity["notes"]]
+    notes_by = grouped((key_of(note), note) for note in dict.fromkeys((*comparison["notes"], *of_people)))
     failed = [row for row in comparison["methods"] if row["failed"]]
     untuned = "Nothing was tuned, which may favour one of the methods: --tune 16 chooses settings on held-out training samples."
     return [
