@@ -14,7 +14,7 @@ from statistics import mean
 from xml.etree import ElementTree
 
 FILE = Path(__file__).parents[1] / "tests" / "seconds.json"
-SHARE = 0.25  # seconds of `make test` that a test has for all its cases, if its mark `share` says nothing else
+SHARE = 0.2  # seconds of `make test` that a test has for all its cases, if its mark `share` says nothing else
 
 
 def measured(report: Path) -> dict[str, float]:

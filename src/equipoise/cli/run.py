@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 STARTS = {  # the comparison that each stands for
-    "digits": "fedavg fedheal --scenario digits --rounds 12 --seeds 4 --name quickstart",
+    "digits": "fedavg fedheal --scenario digits --rounds 10 --seeds 3 --name quickstart",
     "fashion": "standalone fedavg-finetune cffl fedsac --scenario 'fedsac-fashion(scene=cla)' --rounds 40 --name quickstart-fashion",
 }
 
