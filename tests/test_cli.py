@@ -358,7 +358,7 @@ def test_a_scenario_with_measures_from_end_to_end(equipoise: Call, tmp_path: Pat
     ):
         assert text.count(f"{title} the global model on digits-quality in percent") == 1
     assert "client STD" in text
-    assert (tmp_path / "x" / "report.html").read_text().count(" on every group: ") == 4
+    assert (tmp_path / "x" / "report.html").read_text().count(" on every group</h3>") == 4
     run = tmp_path / "x" / "qffl-seed1"
     assert runs.load(run).scenario_options.items() >= {"corruption": "motion-blur", "corrupted": 1}.items()
     assert json.loads((run / "manifest.json").read_text())["measures"] == ["accuracy", "balanced", "auc", "auc_ovr"]
