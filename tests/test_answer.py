@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 from typing import Any
@@ -212,3 +213,28 @@ def test_many_methods_show_the_first_and_those_that_serve_the_worst_best() -> No
     assert all(len(panel.effects) == 8 for panel in shown_panels)
     assert [effect.method for effect in shown_panels[0].effects] == ["m00", *(f"m{k}" for k in range(13, 20))]
     assert "m05" in render(runs)
+
+
+def clients(method: str, accuracy: float, failed: bool = False) -> History:
+    """A run of six clients with tests of their own, whose worst is at half of the mean."""
+    each = [accuracy / 2, *[accuracy] * 5]
+    tested = {"all": {"accuracy": float(np.mean(each)), "loss": math.nan if failed else 1.0, "n": 600}}
+    record = {"round": 0, "groups": tested, "clients": {"accuracy": each}, "losses": [math.nan if failed else 1.0] * 6}
+    meta = {"method": method, "scenario": "toy", "client_names": [*"abcdef"], "client_groups": [""] * 6}
+    return History([record], {**meta, "client_tests": True})
+
+
+def test_the_worst_clients_of_the_headline_are_those_of_its_method() -> None:
+    found = Comparison.of([clients("fedavg", 0.1, failed=True), clients("afl", 0.8)])
+    assert [bool(method["failed"]) for method in found["methods"]] == [True, False]
+    rows = [{**row, "bound": "lower" if row["method"] == "fedavg" else ""} for row in found["methods"]]
+    alone = answer.headline({**found.document, "methods": rows})
+    assert alone == "afl reaches 73.33\u00a0% on average, and 40.00\u00a0% with its worst clients."
+
+
+def test_without_groups_the_best_is_not_that_for_the_worst_group() -> None:
+    runs = [run for s in range(3) for run in (clients("fedavg", 0.1, failed=True), clients("afl", 0.8 + s / 99))]
+    runs = [History(run.records, {**run.meta, "seed": k // 2}) for k, run in enumerate(runs)]
+    text = answer.headline(Comparison.of(runs).document)
+    assert text.startswith("fedavg failed, and ")
+    assert "worst group" not in text

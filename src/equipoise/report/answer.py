@@ -196,9 +196,10 @@ def headline(comparison: content.Document) -> str:
         return _one(comparison, learned[0])
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     if first not in learned:
-        leader = comparison["leaders"].get("worst") or comparison["leaders"].get("avg")
+        key, whom = ("worst", "for the worst group") if len(rows[0]["groups"]) > 1 else ("avg", "on average")
+        leader = comparison["leaders"].get(key)
         best = leader["best"] if leader else None
-        text = f"{best} is the best for the worst group" if best else "no other method is shown to be the best"
+        text = f"{best} is the best {whom}" if best else f"no other method is shown to be the best {whom}"
         return _capital(f"{seed}{first} failed, and {text}.")
     every = [(panel, effect) for panel in shown for effect in panel.effects if effect.better is not None]
     changes = {
@@ -295,7 +296,8 @@ def _one(comparison: content.Document, label: str) -> str:
         return f"{text} on average; {missed}"
     if len(row["groups"]) == 1 or worst is None:
         over = comparison["spread"]
-        at = content.mean_of(cast(content.Row, over["methods"][0]), "worst10") if over else None
+        own = next((row for row in over["methods"] if row["method"] == label), None) if over else None
+        at = content.mean_of(cast(content.Row, own), "worst10") if own else None
         return f"{text} on average" + (
             f", and {with_unit(at, measure)} with its worst clients." if at is not None else "."
         )
@@ -348,7 +350,7 @@ def notices(comparison: content.Document) -> list[str]:
     every = warnings(comparison)
     if len(every) <= NOTICES:
         return every
-    return [*every[: NOTICES - 1], f"{len(every) - NOTICES + 1} more warnings stand below, under Statistics."]
+    return [*every[: NOTICES - 1], f"{len(every) - NOTICES + 1} more warnings stand below."]
 
 
 def warnings(comparison: content.Document) -> list[str]:
