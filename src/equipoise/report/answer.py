@@ -139,14 +139,12 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
         )
         yield panel("spread", rows, groups["std"], "Spread over groups", "the spread over groups", "standard deviation")
     elif over:
-        worst_clients = "the worst client" if over["tenth"] == 1 else f"the worst {over['tenth']} clients"
-        title = f"{worst_clients[4].upper()}{worst_clients[5:]}"
-        yield panel(
-            "worst", over["methods"], clients["worst10"], title, worst_clients, "their mean" * (over["tenth"] > 1)
-        )
+        worst_clients = "worst client" if over["tenth"] == 1 else f"worst {over['tenth']} clients"
+        title, noun = worst_clients.capitalize(), f"the {worst_clients}"
+        yield panel("worst", over["methods"], clients["worst10"], title, noun, "their mean" * (over["tenth"] > 1))
         spread = ("Spread over clients", "the spread over clients", "standard deviation")
         yield panel("spread", over["methods"], clients["std"], *spread)
-    for treated in sorted(content.treated(comparison), key=lambda treated: not treated.attribute)[:1]:
+    for treated in _people(comparison):
         key, title = next(iter(two_gaps(treated, measure).items()))
         gap = next(entry for entry in content.gaps_of(treated.parity, measure) if entry.key == key)
         noun, note = f"the {treated.noun} gap in {title}", f"highest less lowest, {gap.difference.format(seeds='')}"
@@ -154,6 +152,11 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
     if rewards := comparison["collaboration"]:
         noun, note = "collaborative fairness", "100 × correlation of what clients give and get"
         yield panel("reward", rewards["methods"], collaboration["fairness"], "Collaborative fairness", noun, note)
+
+
+def _people(comparison: content.Document) -> list[content.Treated]:
+    """Those whose treatment the answer is about: with each value of the first attribute, else of each group; empty if not recorded."""
+    return sorted(content.treated(comparison), key=lambda treated: not treated.attribute)[:1]
 
 
 def few(shown: Sequence[Panel], n: int) -> list[Panel]:
@@ -200,12 +203,12 @@ def headline(comparison: content.Document) -> str:
         leader = comparison["leaders"].get(key)
         best = leader["best"] if leader else None
         text = f"{best} is the best {whom}" if best else f"no other method is shown to be the best {whom}"
-        return _capital(f"{seed}{first} failed, and {text}.")
+        return f"{seed}{first} failed, and {text}."
     every = [(panel, effect) for panel in shown for effect in panel.effects if effect.better is not None]
     changes = {
         method: [change for change in every if change[1].method == method] for method in learned if method != first
     }
-    return _capital(seed + _compared(first, changes, len(comparison["seeds"]), WORDS - len(seed.split())))
+    return seed + _compared(first, changes, len(comparison["seeds"]), WORDS - len(seed.split()))
 
 
 Changes = Sequence[tuple[Panel, Effect]]
@@ -215,6 +218,8 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     """The headline of several methods, of what each is shown to change against the first, of at most so many ``words``."""
     if not changes:
         return f"{first} alone learned enough to be judged; no other method did."
+
+    none = "No method" if seeds > 1 else "no method"  # which follows "With this seed"
 
     def merit(method: str) -> tuple[bool, int, int, float]:
         fair = [bool(effect.better) for panel, effect in changes[method] if panel.about != "mean"]
@@ -228,9 +233,9 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     if not better:
         worst = [method for method in changes if changes[method]]
         if not worst:
-            return f"no method is shown to differ from {first}" + (f" with {seeds} seeds." if seeds > 1 else ".")
+            return f"{none} is shown to differ from {first}" + (f" with {seeds} seeds." if seeds > 1 else ".")
         names = notes.listed(worst) if len(worst) < 3 else plural(len(worst), "method")
-        return f"no method is shown to be better than {first}, and {names} {'is' if len(worst) == 1 else 'are'} worse."
+        return f"{none} is shown to be better than {first}, and {names} {'is' if len(worst) == 1 else 'are'} worse."
     rest = [method for method in changes if method != leading]
     differing = [method for method in rest if changes[method]]
     end = ""
@@ -308,7 +313,7 @@ def _one(comparison: content.Document, label: str) -> str:
 
 def _missed(comparison: content.Document, label: str) -> str:
     """In which groups of people a method misses the most and the fewest of the positive class; empty where that is not known."""
-    for treated in sorted(content.treated(comparison), key=lambda treated: not treated.attribute)[:1]:
+    for treated in _people(comparison):
         parity = treated.parity
         row = next((row for row in parity["methods"] if row["method"] == label), None)
         if row is None or parity["positive"] is None or measure_of(comparison) != ACCURACY:
@@ -322,11 +327,6 @@ def _missed(comparison: content.Document, label: str) -> str:
     return ""
 
 
-def _capital(text: str) -> str:
-    """A sentence that begins with a capital, unless it begins with the name of a method."""
-    return text[0].upper() + text[1:] if text.startswith(("no ", "with ")) else text
-
-
 def title(compared: Comparison) -> str:
     """The data, what is predicted, and whom the groups divide, in the user's words."""
     run = compared.histories[0]
@@ -336,7 +336,7 @@ def title(compared: Comparison) -> str:
     predicted = str(options.get("label") or options.get("target") or "")
     if not predicted and run.classes:
         positive = run.positive.name if run.positive is not None and len(run.classes) == 2 else ""
-        predicted = positive or plural(len(run.classes), "class").replace("classs", "classes")
+        predicted = positive or f"{len(run.classes)} classes"
     by = [treated.attribute for treated in content.by_attribute(compared.document) if not treated.joined]
     groups = list(compared["methods"][0]["groups"])
     divided = by or (groups if 1 < len(groups) <= NAMED else [plural(len(groups), "group")] * (len(groups) > 1))

@@ -53,7 +53,7 @@ def served_worst(compared: Comparison) -> str:
 
 def _average(compared: Comparison) -> str:
     """Which method has the best average and which the lowest spread, as measured."""
-    shown = {panel.about: panel for panel in answer.panels(compared.document)}
+    shown = _panels(compared)
     if not {"mean", "spread"} <= shown.keys():
         return ""
     best, even = (_first(shown[about]) for about in ("mean", "spread"))
@@ -63,21 +63,25 @@ def _average(compared: Comparison) -> str:
     )
 
 
+def _panels(compared: Comparison) -> dict[str, answer.Panel]:
+    """The panels of the first figure, by what they say."""
+    return {panel.about: panel for panel in answer.panels(compared.document)}
+
+
 def _first(panel: answer.Panel) -> str:
     """The method with the best number of a panel."""
-    effects = [effect for effect in panel.effects if effect.mean is not None]
-    return (max if panel.better == "higher" else min)(effects, key=lambda effect: effect.mean or 0.0).method
+    return (max if panel.better == "higher" else min)(panel.effects, key=lambda effect: effect.mean or 0.0).method
 
 
 def _differences(compared: Comparison) -> str:
     """How many differences to the first method are shown."""
-    effects = [effect for panel in answer.panels(compared.document) for effect in panel.effects if effect.test]
+    effects = [effect for panel in _panels(compared).values() for effect in panel.effects if effect.test]
     n = sum(effect.better is not None for effect in effects)
     return f"{n or 'None'} of {plural(len(effects), 'difference')} to {compared['methods'][0]['method']} {'is' if n < 2 else 'are'} shown by corrected tests"
 
 
 def _convergence(compared: Comparison) -> str:
-    panel = next((panel for panel in answer.panels(compared.document) if panel.about == "mean"), None)
+    panel = _panels(compared).get("mean")
     if panel is None or len(panel.effects) < 2:
         return ""
     return f"{_first(panel)} ends with the {compared.measure.highest} average"
@@ -111,7 +115,7 @@ def _clients(compared: Comparison) -> str:
 
 def _rewards(compared: Comparison) -> str:
     """Which method rewards contributions most closely."""
-    panel = next((panel for panel in answer.panels(compared.document) if panel.about == "reward"), None)
+    panel = _panels(compared).get("reward")
     return f"Rewards follow contributions most closely with {_first(panel)}" if panel and len(panel.effects) > 1 else ""
 
 

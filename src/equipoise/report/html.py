@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
+from equipoise.records.meta import LEAK
 from equipoise.report import answer, figures as drawings, findings, layout, notes, page as pages, provenance, thresholds
 from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
@@ -69,7 +70,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
     measured, tests = layout.sheets(document), layout.paired_tests(document)
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
-    parts, leaks = parts_of_captions(compared), notes.leaks(compared.histories)
+    parts = parts_of_captions(compared)
     drawn = {
         name: Picture(name, _heading(name, compared, parts), svg(name, figure, [*compared.runs]), caption(name, parts))
         for name, figure in drawings.draw_all(compared).items()
@@ -87,7 +88,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
         Section(
             "limits",
             "What this cannot show",
-            [Bullets([*(note for note in document["notes"] if note not in leaks), *limits(compared)])],
+            [Bullets([*without(document["notes"], LEAK), *limits(compared)])],
         ),
         *_sheets([*measured[:1], layout.other_rounds(document)], compared),
         *_tests(compared, tests),
