@@ -1,0 +1,196 @@
+"""Claims on folders by processes of any machine that shares them, also on file systems without locks (NFS).
+
+A claim is a file that only one process can create. Its owner touches it every few seconds. A claim is given up if its process on this machine is
+gone, or if it was not touched for long: ages are compared on the clock of the file system, so clocks of machines may differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from equipoise.system.errors import RunError
+from equipoise.system.files import open_new, open_regular, read_regular
+
+BEAT: Final = 15.0  # seconds between touches
+PATIENCE: Final = 180.0  # seconds without a touch, after which a claim of another machine is given up; NFS caches times for up to 60
+SMALL: Final = 1000  # bytes of a claim at most
+
+
+@functools.cache
+def machine() -> str:
+    """This machine since it was started, with its table of processes: where a number names one process."""
+    parts = [socket.gethostname()]
+    for source in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
+        with contextlib.suppress(OSError):
+            parts.append(str(source.readlink()) if source.is_symlink() else source.read_text().strip())
+    return " ".join(parts)
+
+
+def _started(process: int) -> str:
+    """When a process of this machine started, in its own units; empty if there is no such process or no way to see it."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a claim states.
+
+    Parameters
+    ----------
+    machine : see :func:`machine`; empty if the claim cannot be read.
+    process : number of the process.
+    started : when the process started, if its machine states that.
+    token : different for each claim.
+    """
+
+    machine: str
+    process: int
+    started: str
+    token: str
+
+    @classmethod
+    def read(cls, path: Path) -> Claim | None:
+        """The claim in a file; None if the file does not exist."""
+        try:
+            content: dict[str, Any] = json.loads(read_regular(path, most=SMALL))
+            return cls(str(content["machine"]), int(content["process"]), str(content["started"]), str(content["token"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, RunError, ValueError, TypeError, KeyError):  # damaged, or not written yet
+            return cls("", 0, "", "")
+
+    def __str__(self) -> str:
+        host = self.machine.partition(" ")[0]
+        number = str(self.process or "unknown")
+        return number if self.machine in ("", machine()) else f"{number} on {host}"
+
+    def abandoned(self, path: Path) -> bool:
+        """Whether its process on this machine has ended, or it was not touched for long."""
+        if self.machine == machine() and self.started:
+            return _started(self.process) != self.started
+        return _age(path) > PATIENCE
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was touched, on the clock of its file system; 0 if the file or its folder is gone."""
+    probe = path.with_name(f".{path.name}.{secrets.token_hex(4)}.now")
+    try:
+        with open_regular(path) as file:  # opening asks the server, a mere look may be answered from a cache
+            touched = os.fstat(file.fileno()).st_mtime
+        with open_new(probe) as file:
+            file.write(b"\n")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime - touched
+    except (OSError, RunError):
+        return 0.0
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def owner(path: Path) -> Claim | None:
+    """The claim in a file, if its process may still be working."""
+    claim = Claim.read(path)
+    return None if claim is None or claim.abandoned(path) else claim
+
+
+class Held:
+    """A claim of this process. ``check`` raises if another process has taken it over, as after a long suspension."""
+
+    def __init__(self, path: Path, claim: Claim) -> None:
+        self.path, self.claim, self._ended = path, claim, threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    @property
+    def ours(self) -> bool:
+        """Whether the file still holds this claim."""
+        return Claim.read(self.path) == self.claim
+
+    def check(self) -> None:
+        """Require that the claim is still held.
+
+        Raises
+        ------
+        RunError : naming who has it now.
+        """
+        if not self.ours:
+            raise RunError(
+                f"{self.path.parent} was taken over by process {Claim.read(self.path) or 'unknown'}, because this one gave no sign of life "
+                f"for {PATIENCE:g} seconds. Nothing is lost: that process continues."
+            )
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT) and self.ours:
+            with contextlib.suppress(OSError):  # a server that is away for a moment
+                os.utime(self.path)
+
+    def release(self) -> None:
+        """Give the claim up."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            if self.ours:
+                self.path.unlink()
+
+
+def take(path: Path) -> Held:
+    """Claim by a file that does not exist, or whose claim is abandoned.
+
+    Raises
+    ------
+    BlockingIOError : with the claim that is in the way.
+    OSError : the folder cannot be written.
+    """
+    claim = Claim(machine(), os.getpid(), _started(os.getpid()), secrets.token_hex(8))
+    content = json.dumps(claim.__dict__).encode()
+    while True:
+        try:
+            with open_new(path) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            return Held(path, claim)
+        except FileExistsError:
+            pass
+        other = Claim.read(path)
+        if other is None:
+            continue
+        if not other.abandoned(path):
+            raise BlockingIOError(str(other))
+        _remove(path, other)
+
+
+def _remove(path: Path, abandoned: Claim) -> None:
+    """Remove an abandoned claim, and no other: a process that was faster may have put its own there."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return
+    if Claim.read(aside) != abandoned:
+        with contextlib.suppress(OSError):  # where the next one has claimed it already, its owner will notice
+            os.link(aside, path)
+    aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def claiming(path: Path) -> Iterator[Held]:
+    """Hold a claim while the block runs; see :func:`take`."""
+    held = take(path)
+    try:
+        yield held
+    finally:
+        held.release()
