@@ -127,7 +127,11 @@ def _race(arguments: tuple[str, str, int]) -> int:
         if os.urandom(1)[0] < 30 and not path.exists():  # now and then an abandoned claim lies there
             try:
                 with open(path, "x") as file:
-                    file.write(json.dumps({"machine": claims.machine(), "process": 1, "started": "no", "token": os.urandom(4).hex()}))
+                    file.write(
+                        json.dumps(
+                            {"machine": claims.machine(), "process": 1, "started": "no", "token": os.urandom(4).hex()}
+                        )
+                    )
             except FileExistsError:
                 pass
     return got

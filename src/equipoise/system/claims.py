@@ -22,7 +22,9 @@ from equipoise.system.errors import RunError
 from equipoise.system.files import open_new, open_regular, read_regular
 
 BEAT: Final = 15.0  # seconds between touches
-PATIENCE: Final = 180.0  # seconds without a touch, after which a claim of another machine is given up; NFS caches times for up to 60
+PATIENCE: Final = (
+    180.0  # seconds without a touch, after which a claim of another machine is given up; NFS caches times for up to 60
+)
 SMALL: Final = 1000  # bytes of a claim at most
 
 

@@ -51,6 +51,12 @@ def isolated() -> Iterator[None]:
         os.environ.pop(ISOLATED) if before is None else os.environ.update({ISOLATED: before})
 
 
+def line_of(function: Callable[..., object], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+    """A call of a function of a module, with arguments that JSON has, as ``equipoise work`` reads it."""
+    name = f"{function.__module__}:{function.__qualname__}"
+    return json.dumps([os.environ.get(trust.VARIABLE, ""), name, arguments, keywords])
+
+
 class Worker:
     """A process that calls functions of this package one after another."""
 
@@ -78,10 +84,8 @@ class Worker:
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        name = f"{function.__module__}:{function.__qualname__}"
         try:
-            line = json.dumps([os.environ.get(trust.VARIABLE, ""), name, arguments, keywords])
-            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.write(f"{line_of(function, arguments, keywords)}\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         except BrokenPipeError:
@@ -94,9 +98,7 @@ class Worker:
             lines = self.errors.read().decode(errors="replace").strip().splitlines() or [f"ended with status {status}"]
             text = f"killed by signal {-status}" if status < 0 else lines[-1]
         if status or not answer:
-            error = RunError(text.rstrip("."))
-            error.kind = kind
-            raise error
+            raise RunError(text.rstrip("."), kind)
 
     def close(self) -> None:
         """End it; it has nothing to do any more."""

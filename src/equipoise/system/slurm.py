@@ -1,0 +1,242 @@
+"""Calls in the queue of a cluster: tasks of an array job of Slurm, which may outlive the process that submits them.
+
+A call and its answer are lines of JSON in files of a folder that all machines share; nothing is pickled. What `squeue` lists decides whether a
+call is still coming: accounting (`sacct`) is not needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import secrets
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from equipoise.system.errors import RunError
+from equipoise.system.files import read_regular, write_atomically
+from equipoise.system.ranges import check_fields, number, setting, text
+from equipoise.system.text import plural
+from equipoise.system.workers import line_of, python
+
+log = logging.getLogger(__name__)
+
+LOOK: Final = 2.0  # seconds between looks at the queue
+ABSENCE: Final = 3  # looks in which a call is neither in the queue nor answered, before it is lost
+TRIES: Final = 3  # submissions of a call that ends without an answer and without progress
+JOB: Final = ".job"  # in the folder of a call: its task in the queue, and where its answer will be
+MARGIN: Final = 60  # seconds before its time limit at which a task is put back into the queue
+TASK: Final = """
+answer={folder}/$SLURM_ARRAY_TASK_ID.answer
+again() {{ [ "${{SLURM_RESTART_COUNT:-0}}" -lt 100 ] && scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"; }}
+trap again USR1
+sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {folder}/calls | {command} > "$answer.part" &
+wait $!
+wait $!
+[ -s "$answer.part" ] && mv "$answer.part" "$answer"
+"""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a cluster is asked for, for each run.
+
+    Parameters
+    ----------
+    partition, account : as the cluster names them; without them, its defaults.
+    time : limit of a task, such as 2:00:00. A run continues in a new task from its last complete round.
+    gpus : of each run, >= 0.
+    cpus : of each run, >= 1.
+    memory : of each run, such as 8G.
+    width : tasks at a time, >= 0; 0: as many as the queue allows.
+    extra : further options of sbatch, such as --constraint=a100.
+    """
+
+    partition: str = setting(text(""), "partition of the cluster")
+    account: str = setting(text(""), "account that pays")
+    time: str = setting(text(""), "time limit of a task, such as 2:00:00")
+    gpus: int = setting(number(0, 0, whole=True), "GPUs of a run")
+    cpus: int = setting(number(1, 1, whole=True), "processor cores of a run")
+    memory: str = setting(text(""), "memory of a run, such as 8G")
+    width: int = setting(number(0, 0, whole=True), "tasks at a time; 0: all that the queue allows")
+    extra: str = setting(text(""), "further options of sbatch, such as --constraint=a100")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def options(self, tasks: int) -> list[str]:
+        """Options of sbatch for an array of so many tasks."""
+        named = {
+            "partition": self.partition,
+            "account": self.account,
+            "time": self.time,
+            "mem": self.memory,
+            "gres": f"gpu:{self.gpus}" * (self.gpus > 0),
+            "cpus-per-task": str(self.cpus),
+            "array": f"0-{tasks - 1}" + f"%{self.width}" * (self.width > 0),
+        }
+        return [*(f"--{name}={value}" for name, value in named.items() if value), *shlex.split(self.extra)]
+
+
+@dataclass
+class Call:
+    """A call that waits for its answer.
+
+    Parameters
+    ----------
+    line : the call, in the form of :func:`equipoise.system.workers.line_of`.
+    folder : what it changes.
+    progress : a number that grows while the call is not in vain.
+    task : its name in the queue; empty before it is submitted.
+    answer : where its answer will be.
+    """
+
+    line: str
+    folder: Path
+    progress: Callable[[Path], int]
+    task: str = ""
+    answer: Path = Path()
+    absent: int = 0
+    tries: int = 0
+    reached: int = -1
+
+    @property
+    def result(self) -> tuple[int, str, str] | None:
+        """Status, kind and text of the answer; None if there is none yet."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            status, kind, text = json.loads(read_regular(self.answer))
+            return int(status), str(kind), str(text)
+        return None
+
+
+class Slurm(Executor):
+    """Calls functions of modules in tasks of array jobs; their first argument is the folder that they change.
+
+    Calls that are submitted within a moment are one array. A call whose folder has a task in the queue already is followed, not submitted again.
+    When the executor ends, tasks stay in the queue.
+
+    Parameters
+    ----------
+    folder : for calls, answers and logs; all machines must share it.
+    launch : what the cluster is asked for.
+    progress : of a folder, a number that grows while its call is not in vain.
+
+    Raises
+    ------
+    RunError : this machine has no Slurm.
+    """
+
+    def __init__(self, folder: Path, launch: Launch, progress: Callable[[Path], int]) -> None:
+        if not shutil.which("sbatch"):
+            raise RunError("There is no sbatch on this machine. Start the command on a login node of the cluster.")
+        self.folder, self.launch, self.progress = folder.resolve(), launch, progress
+        self.calls: dict[Future[Any], Call] = {}
+        self.lock, self.ended = threading.Lock(), threading.Event()
+        self.thread = threading.Thread(target=self._follow, daemon=True)
+        self.thread.start()
+
+    def submit(self, function: Callable[..., object], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Call a function of a module with arguments that JSON has."""
+        future: Future[Any] = Future()
+        call = Call(line_of(function, arguments, keywords), Path(arguments[0]), self.progress)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            call.task, answer = json.loads(read_regular(call.folder / JOB))
+            call.answer = Path(answer)
+        with self.lock:
+            self.calls[future] = call
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stop following; tasks stay in the queue."""
+        self.ended.set()
+        self.thread.join()
+
+    def _follow(self) -> None:
+        """Submit calls and read answers until the executor ends."""
+        while not self.ended.wait(LOOK):
+            with self.lock:
+                calls = {future: call for future, call in self.calls.items() if not future.done()}
+            if not calls:
+                continue
+            try:
+                self._look(calls)
+            except Exception as error:  # whoever waits for a call must hear of it
+                for future in calls:
+                    if not future.done():
+                        future.set_exception(error)
+
+    def _look(self, calls: dict[Future[Any], Call]) -> None:
+        queue = listed()
+        new = []
+        for future, call in calls.items():
+            if call.task in queue:
+                call.absent, call.tries = 0, max(call.tries, 1)
+                continue
+            if call.tries and (result := call.result) is not None:
+                (call.folder / JOB).unlink(missing_ok=True)
+                status, kind, text = result
+                future.set_exception(RunError(text.rstrip("."), kind)) if status else future.set_result(None)
+                continue
+            call.absent += 1
+            if call.tries and call.absent < ABSENCE:  # files of other machines appear late
+                continue
+            reached = call.progress(call.folder)
+            call.tries = 1 if reached > call.reached else call.tries + 1
+            call.reached = reached
+            if call.tries > TRIES:
+                log_file = call.answer.with_suffix(".log")
+                future.set_exception(
+                    RunError(f"The queue ended it {TRIES} times without progress. Its log: {log_file}")
+                )
+                continue
+            new.append(call)
+        if new:
+            self._submit(new)
+
+    def _submit(self, calls: Sequence[Call]) -> None:
+        folder = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        write_atomically(folder / "calls", "".join(f"{call.line}\n" for call in calls), private=True)
+        command = shlex.join(python("-m", "equipoise", "work"))
+        script = "#!/bin/bash" + TASK.format(folder=shlex.quote(str(folder)), command=command)
+        fixed = [
+            "--parsable", "--requeue", "--open-mode=append", f"--signal=B:USR1@{MARGIN}", "--job-name=equipoise", f"--output={folder}/%a.log",
+        ]  # fmt: skip
+        done = subprocess.run(
+            ["sbatch", *fixed, *self.launch.options(len(calls))],
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RunError(f"sbatch refuses the runs: {done.stderr.strip().removeprefix('sbatch: error: ')}")
+        job = done.stdout.strip().partition(";")[0]
+        for k, call in enumerate(calls):
+            call.task, call.answer, call.absent = f"{job}_{k}", folder / f"{k}.answer", 0
+            write_atomically(call.folder / JOB, json.dumps([call.task, str(call.answer)]))
+        log.info("%s in the queue: job %s", plural(len(calls), "run"), job)
+
+
+def listed() -> set[str]:
+    """The tasks of this user that the queue has, waiting or running.
+
+    Raises
+    ------
+    RunError : the queue does not answer.
+    """
+    for _ in range(5):
+        done = subprocess.run(
+            ["squeue", "--me", "--noheader", "--array", "--format=%F_%K"], capture_output=True, text=True, check=False
+        )
+        if not done.returncode:
+            return set(done.stdout.split())
+        time.sleep(LOOK)
+    raise RunError(f"squeue does not answer: {done.stderr.strip()}. The runs continue; the same command follows them.")
