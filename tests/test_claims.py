@@ -126,7 +126,7 @@ def _race(arguments: tuple[str, str, int]) -> int:
             time.sleep(0.001)
         if os.urandom(1)[0] < 30 and not path.exists():  # now and then an abandoned claim lies there
             try:
-                with open(path, "x") as file:
+                with path.open("x") as file:
                     file.write(
                         json.dumps(
                             {"machine": claims.machine(), "process": 1, "started": "no", "token": os.urandom(4).hex()}

@@ -33,10 +33,10 @@ LOOK: Final = 2.0  # seconds between looks at the queue
 ABSENCE: Final = 3  # looks in which a call is neither in the queue nor answered, before it is lost
 TRIES: Final = 3  # submissions of a call that ends without an answer and without progress
 JOB: Final = ".job"  # in the folder of a call: its task in the queue, and where its answer will be
-MARGIN: Final = 60  # seconds before its time limit at which a task is put back into the queue
+MARGIN: Final = 30  # seconds before its time limit at which a task is put back into the queue
 TASK: Final = """
 answer={folder}/$SLURM_ARRAY_TASK_ID.answer
-again() {{ [ "${{SLURM_RESTART_COUNT:-0}}" -lt 100 ] && scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"; }}
+again() {{ [ $SECONDS -gt {margin} ] && scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"; }}
 trap again USR1
 sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {folder}/calls | {command} > "$answer.part" &
 wait $!
@@ -205,7 +205,7 @@ class Slurm(Executor):
         folder = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         write_atomically(folder / "calls", "".join(f"{call.line}\n" for call in calls), private=True)
         command = shlex.join(python("-m", "equipoise", "work"))
-        script = "#!/bin/bash" + TASK.format(folder=shlex.quote(str(folder)), command=command)
+        script = "#!/bin/bash" + TASK.format(margin=MARGIN, folder=shlex.quote(str(folder)), command=command)
         fixed = [
             "--parsable", "--requeue", "--open-mode=append", f"--signal=B:USR1@{MARGIN}", "--job-name=equipoise", f"--output={folder}/%a.log",
         ]  # fmt: skip
