@@ -30,7 +30,7 @@ SMALL: Final = 1000  # bytes of a claim at most
 
 @functools.cache
 def machine() -> str:
-    """This machine since it was started, with its table of processes, in which a number names one process."""
+    """The name of a machine, of its last start, and of the table of processes in which a number names one process."""
     parts = [socket.gethostname()]
     for source in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
         with contextlib.suppress(OSError):
