@@ -11,7 +11,7 @@ TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist work
 .PHONY: help run test test-all seconds test-lowest test-newest check docs dist bench bench-peers bench-gpu bench-flower defaults fuzz faults mutants release clean
 
 help:
-	@echo "make run       compare fair methods on real digits and write a report (two to three minutes)"
+	@echo "make run       compare fair methods on real digits and write a report (three minutes, installing included)"
 	@echo "make test      the test suite        make test-all  the slow tests too"
 	@echo "make test-lowest  on the lowest versions that are promised      make test-newest  on the newest ones there are"
 	@echo "make check     formatter, linter, type checker, documentation"
@@ -28,7 +28,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Equipoise needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	@touch $@
 
 $(SITES): $(STAMP)
@@ -66,11 +66,11 @@ check: $(SITES)
 	$(BIN)/python tools/describe.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-docs: $(STAMP)
+docs: $(SITES)
 	$(BIN)/python tools/describe.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-dist: $(STAMP)
+dist: $(SITES)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv dist/.venv

@@ -49,7 +49,7 @@ def test_the_commands_of_the_page_on_a_strange_table(
     assert len(commands()) == 3
     for line in commands()[:count]:
         _, *words = shlex.split(line)
-        done = equipoise(*words, *(["--rounds", "2", "--seeds", "1"] if words[0] == "compare" else []))
+        done = equipoise(*words, *(["--rounds", "2", "--seeds", "1", "--details"] if words[0] == "compare" else []))
         assert done.status == 0, f"{line}\n{done.err}"
         assert "equal opportunity" in " ".join(done.out.split()) or words[0] == "report"
     inputs = json.loads(Path("runs/by-sex/fairgrad-seed0/manifest.json").read_text())["data"]["inputs"]

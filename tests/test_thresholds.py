@@ -532,7 +532,7 @@ def test_the_command(run: Path, equipoise: Any) -> None:
     assert meta["threshold"] == kept
     assert kept["round"] == records[-1]["round"] == 1
     page = html.render([History.from_run(run)])
-    assert '<section id="thresholds">' in page
+    assert "Threshold and calibration" in page
     assert f"Threshold {kept['threshold']:.4g}: class yes is predicted" in page
     assert 'id="figure-threshold-0"' in page
     by_group = json.loads(equipoise("threshold", run, "--youden", "--by-group", "--json").out)
