@@ -6,15 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
-from typer import Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Json, Runs, grouped, option_field
+from equipoise.cli.options import Json, Runs, add, option_field
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import require_use
 from equipoise.system.text import csv_text, formulas
@@ -32,29 +31,24 @@ app = typer.Typer(
     help="Take trained runs apart: where their loss comes from, how flat their minimum is, how sharp each client's loss is.",
 )
 
-Folder = Annotated[
-    Path | None, Option("--output", "-o", help="Directory for figures and data [default: the name of the command].")
-]
+FOLDER = option_field(None, "Directory for figures and data [default: the name of the command].", "--output -o")
 
 
-@app.command(epilog="Example: `equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
+@add(app, "`equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
 def decomposition(
     directories: Runs,
-    every: Annotated[int, Option(min=1, help="Measure every so many rounds, and the last.")] = 1,
-    others: Annotated[
-        list[str] | None,
-        Option(
-            "--try",
-            metavar="METHOD",
-            help="Also one round of this method from the same models. Repeatable.",
-            autocompletion=completion.methods,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="Directory for figure and data [default: the run's own, or analysis/]."),
-    ] = None,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors, and draw nothing.")] = False,
+    every: int = option_field(1, "Measure every so many rounds, and the last.", min=1),
+    others: list[str] | None = option_field(
+        None,
+        "Also one round of this method from the same models. Repeatable.",
+        "--try",
+        metavar="METHOD",
+        autocompletion=completion.methods,
+    ),
+    output: Path | None = option_field(
+        None, "Directory for figure and data [default: the run's own, or analysis/].", "--output -o"
+    ),
+    quiet: bool = option_field(False, "Print nothing but errors, and draw nothing."),
     json_: Json = False,
 ) -> None:
     """Split the loss of each round into local, distribution-shift and aggregation loss (FedLD, Eq. 2).
@@ -125,14 +119,13 @@ class Directions:
     seed: int = option_field(0, "Decides the directions.", min=0)
 
 
-@app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
-@grouped
+@add(app, "`equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
 def landscape(
     directories: Runs,
     *,
-    group: Annotated[str | None, Option(help="Test set [default: the worst of the first run].")] = None,
+    group: str | None = option_field(None, "Test set [default: the worst of the first run]."),
     along: Directions,
-    output: Folder = None,
+    output: Path | None = FOLDER,
     json_: Json = False,
 ) -> None:
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
@@ -170,12 +163,12 @@ def landscape(
     _drawn({"landscape-1d": draw.lines(landscapes, nats)} | planes, output)
 
 
-@app.command(epilog="Example: `equipoise analyse states runs/compare-digits-quality`")
+@add(app, "`equipoise analyse states runs/compare-digits-quality`")
 def states(
     directories: Runs,
-    rho_max: Annotated[float, Option(help="Largest search distance.")] = 0.2,
-    points: Annotated[int, Option(min=2, help="Distances from 0 to the largest.")] = 21,
-    output: Folder = None,
+    rho_max: float = option_field(0.2, "Largest search distance."),
+    points: int = option_field(21, "Distances from 0 to the largest.", min=2),
+    output: Path | None = FOLDER,
     json_: Json = False,
 ) -> None:
     """Draw loss and sharpness of the clients at growing search distances (FedISM+, Section III-C).

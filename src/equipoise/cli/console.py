@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ def print_json(document: Any) -> None:
 
 
 def plain_table(
-    *columns: str, right: Container[str] = (), fold: Container[str] = (), whole: Container[str] = ()
+    *columns: str, right: Collection[str] = (), fold: Collection[str] = (), whole: Collection[str] = ()
 ) -> Table:
     """An empty table without lines: numbers are to the ``right``, long texts ``fold``, and names stay ``whole``."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -42,6 +42,14 @@ def plain_table(
         table.add_column(name, justify="right" if name in right else "left", no_wrap=name in whole)
         table.columns[-1].overflow = "fold" if name in fold else "ellipsis"
     return table
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], **kinds: Collection[str]) -> None:
+    """Print rows below the titles of their columns, whose kinds are as of :func:`plain_table`."""
+    table = plain_table(*columns, **kinds)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
 
 
 def progress_bar(unit: str = "", *, shown: bool = True) -> Progress:

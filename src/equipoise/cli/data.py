@@ -5,18 +5,17 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
-from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, say
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, add, option_field
 from equipoise.system.suggestions import some, unknown
 
 if TYPE_CHECKING:
@@ -31,13 +30,7 @@ app = typer.Typer(
     epilog="Start with `equipoise data list`, then `equipoise data check mnist --data data`.",
 )
 
-Name = Annotated[
-    str | None,
-    Argument(
-        metavar="[NAME]", help="A data set [default: all that are in the folder].", autocompletion=completion.data_sets
-    ),
-]
-Folder = Annotated[Path, Option("--data", "-d", metavar="DIR", help="The folder with your data sets, or a set's own.")]
+FOLDER = option_field(Path("data"), "The folder with your data sets, or a set's own.", "--data -d", metavar="DIR")
 
 
 @app.callback()
@@ -46,7 +39,7 @@ def _main(context: typer.Context) -> None:
         listed()
 
 
-@app.command("list", epilog="Example: `equipoise data list --json`")
+@add(app, "`equipoise data list --json`", name="list")
 def listed(json_: Json = False) -> None:
     """List the data sets: who uses them, how large they are, where to get them and on what terms."""
     from equipoise.data.sets import catalog
@@ -71,13 +64,13 @@ def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
     }
 
 
-@app.command("check", epilog="Example: `equipoise data check svhn --data data`")
+@add(app, "`equipoise data check svhn --data data`", name="check")
 def checked(
-    name: Name = None,
-    data: Folder = Path("data"),
-    only_present: Annotated[
-        bool, Option("--only-present", help="A part of a set will do: it is no error that a split is missing.")
-    ] = False,
+    name: str | None = option_field(
+        None, "A data set [default: all that are in the folder].", "[NAME]", autocompletion=completion.data_sets
+    ),
+    data: Path = FOLDER,
+    only_present: bool = option_field(False, "A part of a set will do: it is no error that a split is missing."),
     json_: Json = False,
 ) -> None:
     """Read your files and compare their class counts with the published numbers; status 0 only if all is complete.
@@ -171,14 +164,14 @@ def _get(name: str, data: Path, command: str = "get") -> str:
     return shlex.join(["equipoise", "data", command, name, "--data", str(data)])
 
 
-@app.command(epilog="Example: `equipoise data get mnist --data data --download`")
+@add(app, "`equipoise data get mnist --data data --download`")
 def get(
-    name: Annotated[str, Argument(help="A data set; see `equipoise data list`.", autocompletion=completion.data_sets)],
-    data: Folder = Path("data"),
-    split: Annotated[
-        list[str] | None, Option(help="Only this split. Repeatable [default: all that experiments need].")
-    ] = None,
-    wanted: Annotated[bool, Option("--download", help="Fetch the files now, and accept nothing for you.")] = False,
+    name: str = option_field(
+        ..., "A data set; see `equipoise data list`.", "NAME", autocompletion=completion.data_sets
+    ),
+    data: Path = FOLDER,
+    split: list[str] | None = option_field(None, "Only this split. Repeatable [default: all that experiments need]."),
+    wanted: bool = option_field(False, "Fetch the files now, and accept nothing for you.", "--download"),
 ) -> None:
     """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request."""
     from equipoise.data.sets import catalog

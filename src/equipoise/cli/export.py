@@ -7,13 +7,12 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
-from equipoise.cli.options import Json, Moved, Run, grouped, option_field, reading_of
+from equipoise.cli.options import Json, Moved, Run, option_field, reading_of
 from equipoise.system.files import read_regular, real_path
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
@@ -38,24 +37,17 @@ class OfBundle:
     )
 
 
-@grouped
 def export(
     directory: Run,
     *,
-    client: Annotated[
-        str | None,
-        Option(
-            help="Name of a client, whose own model is written; `all` for every client [default: the global model]."
-        ),
-    ] = None,
-    compact: Annotated[
-        bool, Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
-    ] = False,
-    output: Annotated[Path | None, Option("--output", "-o", help="Folder for the files [default: RUN/models].")] = None,
-    bundle: Annotated[
-        Path | None,
-        Option(metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."),
-    ] = None,
+    client: str | None = option_field(
+        None, "Name of a client, whose own model is written; `all` for every client [default: the global model]."
+    ),
+    compact: bool = option_field(False, "A client of FedSAC: the really smaller network of what it holds."),
+    output: Path | None = option_field(None, "Folder for the files [default: RUN/models].", "--output -o"),
+    bundle: Path | None = option_field(
+        None, "Write a bundle into a new folder: all that predicting takes, and a model card.", metavar="DIR"
+    ),
     card: OfBundle,
     data: Moved = None,
 ) -> None:
@@ -214,7 +206,6 @@ class Criterion:
     )
 
 
-@grouped
 def threshold(
     directory: Run,
     *,
@@ -251,28 +242,23 @@ def threshold(
 
 
 def predict(
-    bundle: Annotated[Path, Argument(metavar="BUNDLE", help="A folder that `equipoise export --bundle` wrote.")],
-    data: Annotated[
-        Path,
-        Argument(
-            metavar="DATA",
-            help="A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
-        ),
-    ],
-    output: Annotated[Path, Option("--output", "-o", metavar="CSV", help="The table of predictions to write.")],
-    identifier: Annotated[
-        str | None,
-        Option("--id", metavar="COLUMN", help="A column of the table that names its rows [default: their numbers]."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
-        ),
-    ] = None,
-    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
+    bundle: Path = option_field(..., "A folder that `equipoise export --bundle` wrote.", "BUNDLE"),
+    data: Path = option_field(
+        ...,
+        "A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
+        "DATA",
+    ),
+    output: Path = option_field(..., "The table of predictions to write.", "--output -o", metavar="CSV"),
+    identifier: str | None = option_field(
+        None, "A column of the table that names its rows [default: their numbers].", "--id", metavar="COLUMN"
+    ),
+    set_: list[str] | None = option_field(
+        None,
+        "How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
+        "--set",
+        metavar="NAME=VALUE",
+    ),
+    force: bool = option_field(False, "Replace the file if it exists."),
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
     from equipoise.bundle.files import cautions

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, add, option_field
 from equipoise.system.errors import RunError
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use, some
@@ -33,46 +32,29 @@ app = typer.Typer(
     epilog="Start with `equipoise flower init my-federation`, then `equipoise flower up my-federation --sites 3 --tls`.",
 )
 
-Config = Annotated[
-    list[str] | None,
-    Option(
-        "--config",
-        "-c",
-        metavar="NAME=VALUE...",
-        help="Change settings of pyproject.toml for this run, for example `-c 'rounds=40 lr=0.05'`. Repeatable.",
-    ),
-]
-Nodes = Annotated[
-    Path | None,
-    Option(
-        "--node-config",
-        metavar="FILE",
-        help="TOML file with what sites are started with: a table per site, or the keys of one site.",
-    ),
-]
-Hosts = Annotated[
-    list[str] | None, Option("--host", help="Name or address by which sites reach the server. Repeatable.")
-]
-Here = Annotated[Path, Argument(metavar="[DIR]", help="Folder of the project.")]
+CONFIG = option_field(
+    None,
+    "Change settings of pyproject.toml for this run, for example `-c 'rounds=40 lr=0.05'`. Repeatable.",
+    "--config -c",
+    metavar="NAME=VALUE...",
+)
+NODES = option_field(
+    None, "TOML file with what sites are started with: a table per site, or the keys of one site.", metavar="FILE"
+)
+HOSTS = option_field(None, "Name or address by which sites reach the server. Repeatable.")
 
 
-@app.command(epilog="Example: `equipoise flower init my-federation --sites 3`")
+@add(app, "`equipoise flower init my-federation --sites 3`")
 def init(
-    directory: Annotated[Path, Argument(metavar="DIR", help="Folder of the new project; its name is the app's.")],
-    sites: Annotated[int, Option(min=2, help="How many sites it starts with: site-0, site-1, ...")] = 3,
-    schema: Annotated[
-        Path | None, Option(help="For a table of each site: the file of `equipoise schema join` [default: digits].")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="A file of `equipoise init` or `tune`, whose settings the project gets.",
-        ),
-    ] = None,
-    method: Annotated[str | None, Option(help="The method, of several in a file of `equipoise tune`.")] = None,
+    directory: Path = option_field(..., "Folder of the new project; its name is the app's.", "DIR"),
+    sites: int = option_field(3, "How many sites it starts with: site-0, site-1, ...", min=2),
+    schema: Path | None = option_field(
+        None, "For a table of each site: the file of `equipoise schema join` [default: digits]."
+    ),
+    config: Path | None = option_field(
+        None, "A file of `equipoise init` or `tune`, whose settings the project gets.", "--config -c", metavar="FILE"
+    ),
+    method: str | None = option_field(None, "The method, of several in a file of `equipoise tune`."),
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
     with flower_errors():
@@ -102,17 +84,15 @@ def init(
     say(f"Try it: equipoise flower up {directory} {nodes} --tls")
 
 
-@app.command(epilog="Example: `equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
+@add(app, "`equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
 def up(
-    directory: Here = Path(),
-    sites: Annotated[int | None, Option(min=1, help="How many sites [default: those of --node-config, or 3].")] = None,
-    tls: Annotated[
-        bool, Option("--tls", help="Encrypt, and let in only sites whose keys are registered, as in earnest.")
-    ] = False,
-    config: Config = None,
-    node_config: Nodes = None,
-    limit: Annotated[float | None, Option(help="Seconds after which the run is stopped [default: none].")] = None,
-    only_check: Annotated[bool, Option("--check", help="Only check what would be started; start nothing.")] = False,
+    directory: Path = option_field(Path(), "Folder of the project.", "[DIR]"),
+    sites: int | None = option_field(None, "How many sites [default: those of --node-config, or 3].", min=1),
+    tls: bool = option_field(False, "Encrypt, and let in only sites whose keys are registered, as in earnest."),
+    config: list[str] | None = CONFIG,
+    node_config: Path | None = NODES,
+    limit: float | None = option_field(None, "Seconds after which the run is stopped [default: none]."),
+    only_check: bool = option_field(False, "Only check what would be started; start nothing.", "--check"),
     json_: Json = False,
 ) -> None:
     """Try a federation on this machine: start a server and sites as real processes, run the app, stop them.
@@ -155,11 +135,11 @@ def up(
     _finish(run, json_)
 
 
-@app.command(epilog="Example: `equipoise flower run my-federation federation -c 'rounds=40'`")
+@add(app, "`equipoise flower run my-federation federation -c 'rounds=40'`")
 def run(
-    directory: Annotated[Path, Argument(metavar="DIR", help="Folder of the project.")],
-    connection: Annotated[str, Argument(help="Name of the SuperLink in Flower's config.toml.")],
-    config: Config = None,
+    directory: Path = option_field(..., "Folder of the project.", "DIR"),
+    connection: str = option_field(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION"),
+    config: list[str] | None = CONFIG,
     json_: Json = False,
 ) -> None:
     """Run a project on a server that is there already, and show what it prints; a failed run ends with status 1.
@@ -196,19 +176,17 @@ def run(
     tell(f"run {number} is complete; its results are on the server, in run-dir")
 
 
-@app.command(
-    epilog="Example: `equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`"
-)
+@add(app, "`equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`")
 def check(
-    directory: Annotated[Path | None, Argument(metavar="[DIR]", help="Folder of the project.")] = None,
-    connection: Annotated[
-        str | None, Option(help="Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?")
-    ] = None,
-    certs: Annotated[Path | None, Option(help="Folder of certificates and keys.")] = None,
-    host: Hosts = None,
-    key: Annotated[list[Path] | None, Option(help="Private key of a site. Repeatable.")] = None,
-    node_config: Nodes = None,
-    port: Annotated[list[int] | None, Option(help="A port that must be free on this machine. Repeatable.")] = None,
+    directory: Path | None = option_field(None, "Folder of the project.", "[DIR]"),
+    connection: str | None = option_field(
+        None, "Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?"
+    ),
+    certs: Path | None = option_field(None, "Folder of certificates and keys."),
+    host: list[str] | None = HOSTS,
+    key: list[Path] | None = option_field(None, "Private key of a site. Repeatable."),
+    node_config: Path | None = NODES,
+    port: list[int] | None = option_field(None, "A port that must be free on this machine. Repeatable."),
     json_: Json = False,
 ) -> None:
     """Find out what would stop a run before it begins: versions, settings, a site's data, certificates, keys, ports, the server."""
@@ -229,16 +207,18 @@ def check(
     _show(findings, json_)
 
 
-@app.command(
-    epilog="Example: `equipoise flower certs certs --host fl.example.org`; at a site: `equipoise flower certs certs --site hospital-0`; "
-    "before the server's certificate ends: `equipoise flower certs certs --renew`"
+@add(
+    app,
+    "`equipoise flower certs certs --host fl.example.org`",
+    "at a site: `equipoise flower certs certs --site hospital-0`",
+    "before the server's certificate ends: `equipoise flower certs certs --renew`",
 )
 def certs(
-    directory: Annotated[Path, Argument(metavar="DIR", help="Folder for certificates and keys.")],
-    host: Hosts = None,
-    site: Annotated[list[str] | None, Option(help="Name of a site that gets a key pair. Repeatable.")] = None,
-    days: Annotated[int | None, Option(min=1, help="Life of the server certificate [default: 365].")] = None,
-    renew: Annotated[bool, Option("--renew", help="A new server certificate; the old one is kept.")] = False,
+    directory: Path = option_field(..., "Folder for certificates and keys.", "DIR"),
+    host: list[str] | None = HOSTS,
+    site: list[str] | None = option_field(None, "Name of a site that gets a key pair. Repeatable."),
+    days: int | None = option_field(None, "Life of the server certificate [default: 365].", min=1),
+    renew: bool = option_field(False, "A new server certificate; the old one is kept."),
 ) -> None:
     """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
 
@@ -263,7 +243,7 @@ OPERATION: dict[Callable[..., None], str] = {  # with examples
     clean: "equipoise flower clean /var/lib/equipoise --older-than 90 --yes",
 }
 for command, example in OPERATION.items():
-    app.command(epilog=f"Example: `{example}`")(flower_errors()(command))
+    add(app, f"`{example}`")(flower_errors()(command))
 
 
 def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[str]]:

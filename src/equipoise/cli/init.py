@@ -9,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import typer
 from rich.markup import escape
-from typer import Option
 
 from equipoise.cli.console import out, plain_table, print_json, require_free
-from equipoise.cli.options import SETTINGS, Json, Task, grouped, help_of, option_field
+from equipoise.cli.options import SETTINGS, Json, Task, help_of, option_field
 from equipoise.core.settings import SCENARIO
 from equipoise.data.tables.options import SHARE, Options
 from equipoise.system import own_code, places, trust
@@ -66,34 +64,24 @@ class Columns:
     label: str | None = option_field(None, meaning(OPTIONS["label"]), metavar="COLUMN")
     client: str | None = option_field(None, meaning(OPTIONS["client"]), metavar="COLUMN")
     group: list[str] | None = option_field(None, f"{meaning(OPTIONS['group'])}, or sex race.", metavar="COLUMN...")
-    more_groups: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[GROUP]...")] = None
+    more_groups: list[str] | None = option_field(None, "", "[GROUP]...", hidden=True)
     subject: str | None = option_field(None, meaning(OPTIONS["subject"]), metavar="COLUMN")
     task: Task = None
     positive: str | None = option_field(None, help_of("positive"))
 
 
-@grouped
 def init(
-    data: Annotated[
-        str | None,
-        Option(
-            "--data",
-            "-d",
-            metavar="PATH",
-            help="Your data, as of `equipoise run --data` [default: the scenario digits].",
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."),
-    ] = None,
+    data: str | None = option_field(
+        None, "Your data, as of `equipoise run --data` [default: the scenario digits].", "--data -d", metavar="PATH"
+    ),
+    set_: list[str] | None = option_field(
+        None, "An option of the data, for example `label=income`. Repeatable.", "--set", metavar="NAME=VALUE"
+    ),
     *,
     named: Columns,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show the first rows of a table as they are and as inputs; write nothing.")
-    ] = False,
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
-    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
+    dry_run: bool = option_field(False, "Show the first rows of a table as they are and as inputs; write nothing."),
+    output: Path = option_field(Path("equipoise.toml"), "The file to write.", "--output -o"),
+    force: bool = option_field(False, "Replace the file if it exists."),
     json_: Json = False,
 ) -> None:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""

@@ -6,15 +6,14 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, option_field
 from equipoise.system.errors import RunError
 from equipoise.system.suggestions import require_use, some
 
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, Argument(help="One method, in full.", autocompletion=completion.methods)] = None,
-    check: Annotated[
-        bool, Option("--check", help="Test it against the contract of all methods; your own is `mine.py:Prox`.")
-    ] = False,
+    name: str | None = option_field(None, "One method, in full.", "[NAME]", autocompletion=completion.methods),
+    check: bool = option_field(False, "Test it against the contract of all methods; your own is `mine.py:Prox`."),
     json_: Json = False,
 ) -> None:
     """List the methods: what they do, their hyper-parameters, where they come from."""
@@ -123,16 +120,15 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
 
 
 def scenarios(
-    name: Annotated[
-        str | None,
-        Argument(help="One, as for --scenario: the data of each client.", autocompletion=completion.scenarios),
-    ] = None,
-    figure: Annotated[
-        Path | None, Option(metavar="FILE", help="Draw the data of each client, into a .png, .pdf or .svg file.")
-    ] = None,
-    examples: Annotated[bool, Option("--examples", help="Draw a few images of each group instead.")] = False,
-    data: Annotated[str | None, Option("--data", "-d", metavar="PATH", help="Your files, if it reads any.")] = None,
-    seed: Annotated[int | None, Option(min=0, help="Decides the division of the data [default: 0].")] = None,
+    name: str | None = option_field(
+        None, "One, as for --scenario: the data of each client.", "[NAME]", autocompletion=completion.scenarios
+    ),
+    figure: Path | None = option_field(
+        None, "Draw the data of each client, into a .png, .pdf or .svg file.", metavar="FILE"
+    ),
+    examples: bool = option_field(False, "Draw a few images of each group instead."),
+    data: str | None = option_field(None, "Your files, if it reads any.", "--data -d", metavar="PATH"),
+    seed: int | None = option_field(None, "Decides the division of the data [default: 0].", min=0),
     json_: Json = False,
 ) -> None:
     """List the scenarios and the networks; for one scenario, the data of each client."""

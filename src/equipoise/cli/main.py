@@ -35,7 +35,7 @@ from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
-from equipoise.cli.options import CHOICE, PANEL
+from equipoise.cli.options import CHOICE, PANEL, add
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import audit, report
@@ -108,7 +108,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     privacy: "equipoise privacy --noise 20 --rounds 40",
 }
 for command, example in COMMANDS.items():
-    app.command(cls=Command, epilog=f"Example: `{example}`")(command)
+    add(app, f"`{example}`", cls=Command)(command)
 for group in (analyse, data_sets, schema, flower):
     app.add_typer(group)
 

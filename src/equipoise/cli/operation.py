@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli.console import out, plain_table, print_json, say
 from equipoise.cli.export import announce
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, option_field
 from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular
 from equipoise.system.seals import open_json, open_toml
@@ -32,15 +31,14 @@ EMPTY = {"state": "not known", "seconds": "not yet", "missing": "not yet"}  # fo
 ENDED = {"state": "ended", "seconds": "never", "missing": "never"}  # after the last round
 SINCE = {"online": "last_activated_at", "offline": "last_deactivated_at", "registered": "registered_at"}
 
-Connection = Annotated[str, Argument(help="Name of the SuperLink in Flower's config.toml.")]
-Remove = Annotated[str | None, Option(metavar="NAME", help="Remove the key of this site from the list, permanently.")]
-Yes = Annotated[bool, Option("--yes", help="Do it; without this it is only said what would be done.")]
+CONNECTION = option_field(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION")
+YES = option_field(False, "Do it; without this it is only said what would be done.")
 
 
 def status(
-    directory: Annotated[Path, Argument(metavar="[DIR]", help="Directory of a run, or its project.")] = Path(),
-    connection: Annotated[str | None, Option(help="SuperLink in Flower's config.toml: who is online?")] = None,
-    certs: Annotated[Path | None, Option(help="Folder of certificates: how long do they last?")] = None,
+    directory: Path = option_field(Path(), "Directory of a run, or its project.", "[DIR]"),
+    connection: str | None = option_field(None, "SuperLink in Flower's config.toml: who is online?"),
+    certs: Path | None = option_field(None, "Folder of certificates: how long do they last?"),
     json_: Json = False,
 ) -> None:
     """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
@@ -144,8 +142,8 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
 
 
 def stop(
-    connection: Connection,
-    run: Annotated[int | None, Argument(metavar="[RUN]", help="Needed if several are running.")] = None,
+    connection: str = CONNECTION,
+    run: int | None = option_field(None, "Needed if several are running.", "[RUN]"),
 ) -> None:
     """Stop a run on a server. What it has learnt up to its last complete round is kept."""
     link = _link(connection)
@@ -164,7 +162,12 @@ def stop(
     )
 
 
-def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_: Json = False) -> None:
+def sites(
+    connection: str = CONNECTION,
+    remove: str | None = option_field(None, "Remove the key of this site from the list, permanently.", metavar="NAME"),
+    yes: bool = YES,
+    json_: Json = False,
+) -> None:
     """List the sites whose keys a server knows, or remove one, whose key can then never connect again.
 
     A run in progress continues without the site, and its records name it, as long as `quorum` of its sites answer.
@@ -190,11 +193,11 @@ def sites(connection: Connection, remove: Remove = None, yes: Yes = False, json_
 
 
 def clean(
-    directory: Annotated[Path, Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
-    names: Annotated[list[str] | None, Argument(metavar="[EXPERIMENT]...", help="Remove these.")] = None,
-    older_than: Annotated[float | None, Option(min=0, help="Remove those not changed for so many days.")] = None,
-    models: Annotated[bool, Option("--models", help="Remove their final models, too.")] = False,
-    yes: Yes = False,
+    directory: Path = option_field(..., "The state-dir of a site.", "STATE_DIR"),
+    names: list[str] | None = option_field(None, "Remove these.", "[EXPERIMENT]..."),
+    older_than: float | None = option_field(None, "Remove those not changed for so many days.", min=0),
+    models: bool = option_field(False, "Remove their final models, too."),
+    yes: bool = YES,
 ) -> None:
     """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
 
@@ -226,11 +229,11 @@ def clean(
 
 
 def take(
-    states: Annotated[Path, Argument(metavar="STATE_DIR", help="The state-dir of a site.")],
-    bundle: Annotated[Path, Option(metavar="DIR", help="A new folder for the bundle.")],
-    run: Annotated[
-        str | None, Option(metavar="NAME", help="Which run, if the site took part in several [default: the only one].")
-    ] = None,
+    states: Path = option_field(..., "The state-dir of a site.", "STATE_DIR"),
+    bundle: Path = option_field(..., "A new folder for the bundle.", "", metavar="DIR"),
+    run: str | None = option_field(
+        None, "Which run, if the site took part in several [default: the only one].", metavar="NAME"
+    ),
 ) -> None:
     """At a site: take the model that this site predicts with home, as a bundle with a model card.
 

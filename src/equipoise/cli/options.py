@@ -10,9 +10,10 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, Option, Typer
 
 from equipoise.cli import completion
+from equipoise.cli.console import print_json
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.system.ranges import Range, meaning, usual
 from equipoise.system.suggestions import near, require_use, unknown
@@ -92,7 +93,7 @@ TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
 
 if TYPE_CHECKING:
     Training: TypeAlias = Any
-else:  # a group of options, see :func:`grouped`
+else:  # a group of options, see :func:`command`
     Training = make_dataclass("Training", [(name, kind, None) for name, kind in TRAINING.items()], frozen=True)
 
 # what --help shows together, in this order, with the settings of the group; the first ten fit one screen
@@ -154,7 +155,10 @@ Labels = Annotated[
 
 
 def option_field(default: Any, help_: str, flags: str = "", **how: Any) -> Any:
-    """A field of a group of options, see :func:`grouped`: with its default, its help, and its flags if they are not its name."""
+    """An option, see :func:`command`: its default, its help, and its flags if they are not its name; a flag without a dash names an argument.
+
+    An option, or argument, that must be given has the default ``...``.
+    """
     return field(default=default, metadata={"help": help_, "flags": flags, **how})
 
 
@@ -269,48 +273,61 @@ def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[
     return [replace(run, meta={**run.meta, "label": labels.get(run.label, run.label)}) for run in histories]
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of each dataclass among its parameters as options; it receives the dataclass."""
-    signature = inspect.signature(command, eval_str=True)
+def command(function: Callable[..., object]) -> Callable[..., None]:
+    """A command of a function, in whose parameters options are fields.
+
+    A parameter is a dataclass, whose fields are options, a default of :func:`option_field`, or as Typer has it. A function that yields its
+    document has the option ``--json``, by which the document is printed, and nothing that follows is done.
+    """
+    signature = inspect.signature(function, eval_str=True)
     kinds: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values()}
     groups = {name: kind for name, kind in kinds.items() if hasattr(kind, "__dataclass_fields__")}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if group := groups.get(parameter.name):
             hints = get_type_hints(group, include_extras=True)
-            options = [
-                parameter.replace(name=f.name, default=f.default, annotation=_annotated(hints[f.name], f))
-                for f in fields(group)
-            ]
+            parameters += [_parameter(f.name, hints[f.name], f) for f in fields(group)]
+        elif isinstance(parameter.default, Field):
+            parameters.append(_parameter(parameter.name, parameter.annotation, parameter.default))
         else:
-            options = [parameter]
-        parameters += [option.replace(kind=parameter.KEYWORD_ONLY) for option in options]
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+    own_json = "json_" in [parameter.name for parameter in parameters]
+    if inspect.isgeneratorfunction(function) and not own_json:
+        parameters.append(inspect.Parameter("json_", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json))
+    if Training in groups.values():
+        panels, names = [*PANELS], [*PANEL]
+        parameters = sorted(
+            map(_in_panel, parameters), key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name))
+        )
 
-    @wraps(command)
-    def complete(**values: Any) -> None:
+    @wraps(function)
+    def call(**values: Any) -> None:
         made = {name: cls(**{f.name: values.pop(f.name) for f in fields(cls)}) for name, cls in groups.items()}
-        command(**made, **values)
+        json_ = values.get("json_") if own_json else values.pop("json_", False)
+        documents: Any = function(**made, **values) or ()
+        for document in documents:
+            if json_:
+                print_json(document)
+                break
 
-    complete.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return complete
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
-def _annotated(kind: Any, f: Field[Any]) -> Any:
-    """The annotation of a field of a group; one of :func:`option_field` says how it is given, others have it in their type."""
+def add(app: Typer, *examples: str, **how: Any) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Add a function to an app as a :func:`command`, with examples in its help."""
+    epilog = f"Example: {'; '.join(examples)}" if examples else None
+    return lambda function: app.command(epilog=epilog, **how)(command(function))
+
+
+def _parameter(name: str, kind: Any, f: Field[Any]) -> inspect.Parameter:
+    """The parameter of an option; :func:`option_field` says how it is given, others have it in their type."""
     how = dict(f.metadata)
-    flags = how.pop("flags", "") or f"--{f.name.replace('_', '-')}"
-    return Annotated[kind, Option(*flags.split(), **how)] if how else kind
-
-
-def in_panels(command: Callable[..., None]) -> Callable[..., None]:
-    """Order the options of a command by the panels of ``--help``."""
-    signature, panels, names = inspect.signature(command), [*PANELS], [*PANEL]
-    parameters = sorted(
-        map(_in_panel, signature.parameters.values()),
-        key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name)),
-    )
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return command
+    flags = how.pop("flags", "") or f"--{name.replace('_', '-')}"
+    if how:
+        kind = Annotated[kind, Option(*flags.split(), **how) if flags[0] == "-" else Argument(metavar=flags, **how)]
+    default = inspect.Parameter.empty if f.default is ... else f.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from os.path import relpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING, cast
 
 from equipoise.cli import options
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
+from equipoise.cli.options import option_field
 from equipoise.data.tables.options import WRITTEN
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import check_option
@@ -31,14 +30,14 @@ READERS = ("researchers", COMMITTEE := "committee")
 class Page:
     """The page to write, and for whom."""
 
-    output: Path = options.option_field(Path("report.html"), "The file to write.", "--output -o")
-    for_: str = options.option_field(
+    output: Path = option_field(Path("report.html"), "The file to write.", "--output -o")
+    for_: str = option_field(
         READERS[0],
         "Who reads it: researchers, or a committee, which gets two pages in words.",
         "--for",
         metavar="READER",
     )
-    about: Path | None = options.option_field(
+    about: Path | None = option_field(
         None,
         "With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].",
         metavar="FILE",
@@ -49,11 +48,10 @@ class Page:
 class Changes:
     """Settings that a report may change."""
 
-    positive: str | None = options.option_field(None, options.help_of("positive"))
-    least_group: int | None = options.option_field(None, options.help_of("least_group"), min=1)
+    positive: str | None = option_field(None, options.help_of("positive"))
+    least_group: int | None = option_field(None, options.help_of("least_group"), min=1)
 
 
-@options.grouped
 def report(
     directories: options.Runs,
     *,
@@ -152,46 +150,40 @@ def _words(path: Path) -> About:
 class Predictions:
     """What the table of predictions holds, as :func:`equipoise.report.audit.audit` takes it."""
 
-    label: str | None = options.option_field(None, "What is true of the person [default: label].", metavar="COLUMN")
-    probability: str | None = options.option_field(
-        None, "The probability of the positive class, in [0, 1].", metavar="COLUMN"
-    )
-    prediction: str | None = options.option_field(
+    label: str | None = option_field(None, "What is true of the person [default: label].", metavar="COLUMN")
+    probability: str | None = option_field(None, "The probability of the positive class, in [0, 1].", metavar="COLUMN")
+    prediction: str | None = option_field(
         None, "The predicted class, or number, instead of a threshold.", metavar="COLUMN"
     )
-    group: list[str] | None = options.option_field(
+    group: list[str] | None = option_field(
         None, "A group of people, `sex` or `age:40,60`; several times for several [default: group].", metavar="COLUMN"
     )
-    site: str | None = options.option_field(
+    site: str | None = option_field(
         None, "The site, in each of which groups are compared, too [default: site].", metavar="COLUMN"
     )
-    subject: str | None = options.option_field(
+    subject: str | None = option_field(
         None, "The person, if one has several rows: intervals take these together [default: subject].", metavar="COLUMN"
     )
-    positive: str | None = options.option_field(
+    positive: str | None = option_field(
         None, "The class that rates are about [default: the second of two].", metavar="CLASS"
     )
-    threshold: float | None = options.option_field(
+    threshold: float | None = option_field(
         None, "The positive class is predicted from this probability on [default: 0.5].", min=0, max=1
     )
-    least: int = options.option_field(30, "People that a number must be about.", min=1, metavar="N")
-    task: str | None = options.option_field(
+    least: int = option_field(30, "People that a number must be about.", min=1, metavar="N")
+    task: str | None = option_field(
         None, "`regression` for numbers to predict [default: classification].", metavar="TASK"
     )
 
 
-@options.grouped
 def audit(
-    source: Annotated[
-        Path, Argument(metavar="PREDICTIONS", help="A table with a row per person: .csv, .tsv, .xlsx or .parquet.")
-    ],
+    source: Path = option_field(..., "A table with a row per person: .csv, .tsv, .xlsx or .parquet.", "PREDICTIONS"),
     *,
     asked: Predictions,
-    set_: Annotated[
-        list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="How the table is written: sep, decimal, encoding, not_missing."),
-    ] = None,
-    output: Annotated[Path, Option("--output", "-o", help="The page to write.")] = Path("audit.html"),
+    set_: list[str] | None = option_field(
+        None, "How the table is written: sep, decimal, encoding, not_missing.", "--set", metavar="NAME=VALUE"
+    ),
+    output: Path = option_field(Path("audit.html"), "The page to write.", "--output -o"),
     json_: options.Json = False,
 ) -> None:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Base, Jobs, Json, grouped, help_of, option_field
+from equipoise.cli.options import Base, Jobs, Json, help_of, option_field
 from equipoise.system.errors import RunError
 from equipoise.system.files import write_atomically
 from equipoise.system.suggestions import require_use
@@ -54,26 +53,19 @@ class Asked:
     )
 
 
-@grouped
 def reproduce(
-    name: Annotated[
-        str | None,
-        Argument(
-            metavar="[PAPER/ITEM]",
-            help="An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.",
-            autocompletion=completion.experiments,
-        ),
-    ] = None,
+    name: str | None = option_field(
+        None,
+        "An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.",
+        "[PAPER/ITEM]",
+        autocompletion=completion.experiments,
+    ),
     *,
     asked: Asked,
     base: Base = Path("runs"),
-    dry_run: Annotated[
-        bool,
-        Option(
-            "--dry-run",
-            help="List the runs, and say what they would take, after one round of each row and part that is thrown away.",
-        ),
-    ] = False,
+    dry_run: bool = option_field(
+        False, "List the runs, and say what they would take, after one round of each row and part that is thrown away."
+    ),
     json_: Json = False,
 ) -> None:
     """Run a table or figure of a paper, cell by cell, and compare the results with the published numbers.

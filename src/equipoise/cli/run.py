@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli import completion, options
 from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
+from equipoise.cli.options import option_field
 from equipoise.cli.tune import Searched, started, tuned_choices
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.text import plural
@@ -34,24 +34,18 @@ STARTS = {  # the comparison that each stands for
 }
 
 
-@options.in_panels
-@options.grouped
 def run(
     given: options.Training,
     place: options.Place,
     output: options.Output,
-    method: Annotated[
-        str | None, Option("--method", "-m", help=options.help_of("method"), autocompletion=completion.methods)
-    ] = None,
-    seed: Annotated[int | None, Option(min=0, metavar="N", help=options.help_of("seed"))] = None,
+    method: str | None = option_field(
+        None, options.help_of("method"), "--method -m", autocompletion=completion.methods
+    ),
+    seed: int | None = option_field(None, options.help_of("seed"), min=0, metavar="N"),
     workers: options.Workers = None,
-    dry_run: Annotated[
-        bool,
-        Option(
-            "--dry-run",
-            help="Say how much memory, disk and time the run would take, after one round that is thrown away.",
-        ),
-    ] = False,
+    dry_run: bool = option_field(
+        False, "Say how much memory, disk and time the run would take, after one round that is thrown away."
+    ),
 ) -> None:
     """Train one method and show how fair it is."""
     from equipoise.runs import directory as runs
@@ -81,7 +75,7 @@ def run(
 class First(Searched):
     """Whether settings are chosen first."""
 
-    tune: int | None = options.option_field(
+    tune: int | None = option_field(
         None,
         "First choose the settings of each method among N draws, on held-out training samples.",
         min=1,
@@ -89,25 +83,19 @@ class First(Searched):
     )
 
 
-@options.in_panels
-@options.grouped
 def compare(
-    methods: Annotated[
-        list[str],
-        Argument(help="The methods; the others are tested against the first.", autocompletion=completion.methods),
-    ],
+    *,
+    methods: list[str] = option_field(
+        ..., "The methods; the others are tested against the first.", "METHODS...", autocompletion=completion.methods
+    ),
     given: options.Training,
     first: First,
     place: options.Place,
     output: options.Output,
-    seeds: Annotated[int, Option(min=1, metavar="N", help="How many seeds: 0, 1, ...")] = 1,
-    bounds: Annotated[
-        bool,
-        Option(
-            "--bounds",
-            help="Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place.",
-        ),
-    ] = False,
+    seeds: int = option_field(1, "How many seeds: 0, 1, ...", min=1, metavar="N"),
+    bounds: bool = option_field(
+        False, "Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place."
+    ),
     jobs: options.Jobs = None,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
@@ -156,10 +144,10 @@ def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
 
 def quickstart(
     context: typer.Context,
-    name: Annotated[
-        str, Argument(help="`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.")
-    ] = "digits",
-    data: Annotated[str | None, Option("--data", "-d", metavar="DIR", help="Where Fashion-MNIST is.")] = None,
+    name: str = option_field(
+        "digits", "`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.", "[NAME]"
+    ),
+    data: str | None = option_field(None, "Where Fashion-MNIST is.", "--data -d", metavar="DIR"),
     jobs: options.Jobs = None,
 ) -> None:
     """Compare a few methods in two minutes, and show the command that did it."""
@@ -176,10 +164,10 @@ class Continued:
     """How a run continues, as :func:`equipoise.runs.directory.execute` takes it."""
 
     workers: options.Workers = None
-    from_round: int | None = options.option_field(
+    from_round: int | None = option_field(
         None, "Round from which to continue (counted from 0), with a kept checkpoint.", "--from", min=0
     )
-    until: int | None = options.option_field(
+    until: int | None = option_field(
         None, "Pause after N rounds in all; `resume` continues from there.", min=1, metavar="N"
     )
     norm_limit: options.option("norm_limit") = None  # type: ignore[valid-type]
@@ -187,11 +175,10 @@ class Continued:
     data: options.Moved = None
 
 
-@options.grouped
 def resume(
     directory: options.Run,
     *,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors, and write no report.")] = False,
+    quiet: bool = option_field(False, "Print nothing but errors, and write no report."),
     how: Continued,
     track: options.option("track") = None,  # type: ignore[valid-type]
     shown: options.Shown,

@@ -6,15 +6,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, read
 from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Jobs, Json, Place, Training, grouped, in_panels, option_field, pairs_of
+from equipoise.cli.options import Jobs, Json, Place, Training, option_field, pairs_of
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
@@ -56,12 +55,11 @@ class Draws(Searched):
     seed: int = option_field(0, "Decides the draws.", min=0, metavar="N")
 
 
-@in_panels
-@grouped
 def tune(
-    methods: Annotated[
-        list[str], Argument(help="The methods; all have the same draws.", autocompletion=completion.methods)
-    ],
+    *,
+    methods: list[str] = option_field(
+        ..., "The methods; all have the same draws.", "METHODS...", autocompletion=completion.methods
+    ),
     drawn: Draws,
     given: Training,
     place: Place,
@@ -162,25 +160,16 @@ class OfSuite(Place):
     name: str | None = option_field(None, "Keep the results in RUNS/NAME [default: the suite's name].")
 
 
-@grouped
 def benchmark(
-    words: Annotated[
-        list[str],
-        Argument(
-            metavar="SUITE",
-            help="A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.",
-        ),
-    ],
+    words: list[str] = option_field(
+        ..., "A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.", "SUITE"
+    ),
     *,
-    suite: Annotated[str | None, Option("--suite", help="With `submit`: the suite [default: fair-small].")] = None,
-    shard: Annotated[
-        str, Option(metavar="K/N", help="Run the K-th of N parts of the cells; machines share the folder.")
-    ] = "1/1",
+    suite: str | None = option_field(None, "With `submit`: the suite [default: fair-small]."),
+    shard: str = option_field("1/1", "Run the K-th of N parts of the cells; machines share the folder.", metavar="K/N"),
     jobs: Jobs = None,
     place: OfSuite,
-    retry: Annotated[
-        bool, Option("--retry", help="List and run again cells that failed to run; one that guesses did run.")
-    ] = False,
+    retry: bool = option_field(False, "List and run again cells that failed to run; one that guesses did run."),
     json_: Json = False,
 ) -> None:
     """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard."""
