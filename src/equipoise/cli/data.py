@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, say
-from equipoise.cli.options import Json, add, option_field
+from equipoise.cli.options import Json, add, option
 from equipoise.system.suggestions import some, unknown
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ app = typer.Typer(
     epilog="Start with `equipoise data list`, then `equipoise data check mnist --data data`.",
 )
 
-FOLDER = option_field(Path("data"), "The folder with your data sets, or a set's own.", "--data -d", metavar="DIR")
+FOLDER = option(Path("data"), "The folder with your data sets, or a set's own.", "--data -d", metavar="DIR")
 
 
 @app.callback()
@@ -40,13 +41,11 @@ def _main(context: typer.Context) -> None:
 
 
 @add(app, "`equipoise data list --json`", name="list")
-def listed(json_: Json = False) -> None:
+def listed() -> Iterator[object]:
     """List the data sets: who uses them, how large they are, where to get them and on what terms."""
     from equipoise.data.sets import catalog
 
-    if json_:
-        print_json([_as_dict(name, entry) for name, entry in catalog.SETS.items()])
-        return
+    yield [_as_dict(name, entry) for name, entry in catalog.SETS.items()]
     for name, entry in catalog.SETS.items():
         out.print(f"[bold]{name}[/]  {escape(entry.title)}", highlight=False)
         facts = {"used by": entry.used_by, "size": entry.size, "from": entry.source, "terms": entry.terms}
@@ -66,11 +65,11 @@ def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
 
 @add(app, "`equipoise data check svhn --data data`", name="check")
 def checked(
-    name: str | None = option_field(
+    name: str | None = option(
         None, "A data set [default: all that are in the folder].", "[NAME]", autocompletion=completion.data_sets
     ),
     data: Path = FOLDER,
-    only_present: bool = option_field(False, "A part of a set will do: it is no error that a split is missing."),
+    only_present: bool = option(False, "A part of a set will do: it is no error that a split is missing."),
     json_: Json = False,
 ) -> None:
     """Read your files and compare their class counts with the published numbers; status 0 only if all is complete.
@@ -166,12 +165,10 @@ def _get(name: str, data: Path, command: str = "get") -> str:
 
 @add(app, "`equipoise data get mnist --data data --download`")
 def get(
-    name: str = option_field(
-        ..., "A data set; see `equipoise data list`.", "NAME", autocompletion=completion.data_sets
-    ),
+    name: str = option(..., "A data set; see `equipoise data list`.", "NAME", autocompletion=completion.data_sets),
     data: Path = FOLDER,
-    split: list[str] | None = option_field(None, "Only this split. Repeatable [default: all that experiments need]."),
-    wanted: bool = option_field(False, "Fetch the files now, and accept nothing for you.", "--download"),
+    split: list[str] | None = option(None, "Only this split. Repeatable [default: all that experiments need]."),
+    wanted: bool = option(False, "Fetch the files now, and accept nothing for you.", "--download"),
 ) -> None:
     """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request."""
     from equipoise.data.sets import catalog

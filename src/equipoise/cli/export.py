@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
-from equipoise.cli.options import Json, Moved, Run, option_field, reading_of
+from equipoise.cli.console import note, print_table, progress_bar, require_free, say
+from equipoise.cli.options import MOVED, Run, option, reading_of
 from equipoise.system.files import read_regular, real_path
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 class OfBundle:
     """What a bundle has beside its model."""
 
-    use: str = option_field("", "With --bundle: what the model is for, for its card.", metavar="TEXT")
-    license: str = option_field(
+    use: str = option("", "With --bundle: what the model is for, for its card.", metavar="TEXT")
+    license: str = option(
         "", "With --bundle: of the data and the model, one line, such as `cc-by-4.0`.", metavar="NAME"
     )
-    onnx: bool = option_field(False, "With --bundle: also write the network as a graph of ONNX.")
-    recalibrate: str | None = option_field(
+    onnx: bool = option(False, "With --bundle: also write the network as a graph of ONNX.")
+    recalibrate: str | None = option(
         None, "With --bundle: recalibrate probabilities on validation rows: platt, isotonic.", metavar="KIND"
     )
 
@@ -40,16 +40,16 @@ class OfBundle:
 def export(
     directory: Run,
     *,
-    client: str | None = option_field(
+    client: str | None = option(
         None, "Name of a client, whose own model is written; `all` for every client [default: the global model]."
     ),
-    compact: bool = option_field(False, "A client of FedSAC: the really smaller network of what it holds."),
-    output: Path | None = option_field(None, "Folder for the files [default: RUN/models].", "--output -o"),
-    bundle: Path | None = option_field(
+    compact: bool = option(False, "A client of FedSAC: the really smaller network of what it holds."),
+    output: Path | None = option(None, "Folder for the files [default: RUN/models].", "--output -o"),
+    bundle: Path | None = option(
         None, "Write a bundle into a new folder: all that predicting takes, and a model card.", metavar="DIR"
     ),
     card: OfBundle,
-    data: Moved = None,
+    data: str | None = MOVED,
 ) -> None:
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
@@ -185,23 +185,17 @@ def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:
 class Criterion:
     """How a threshold is chosen, as :func:`equipoise.federation.thresholds.choose_threshold` takes it; and an attribute."""
 
-    sensitivity: float | None = option_field(
+    sensitivity: float | None = option(
         None, "Recognise at least this share of the positive class, in (0, 1].", metavar="X"
     )
-    specificity: float | None = option_field(
-        None, "Recognise at least this share of the others, in (0, 1].", metavar="X"
-    )
-    cost: str | None = option_field(
+    specificity: float | None = option(None, "Recognise at least this share of the others, in (0, 1].", metavar="X")
+    cost: str | None = option(
         None, "The least cost, if a missed case costs so much and a false alarm so much.", metavar="FN:FP"
     )
-    youden: bool = option_field(False, "The largest sum of sensitivity and specificity (Youden).")
-    by_group: bool = option_field(
-        False, "A threshold for each group of people. It uses the group of a person at prediction."
-    )
-    attribute: str | None = option_field(
-        None, "The attribute of `--by-group`, if the data have several.", metavar="NAME"
-    )
-    recalibrate: str | None = option_field(
+    youden: bool = option(False, "The largest sum of sensitivity and specificity (Youden).")
+    by_group: bool = option(False, "A threshold for each group of people. It uses the group of a person at prediction.")
+    attribute: str | None = option(None, "The attribute of `--by-group`, if the data have several.", metavar="NAME")
+    recalibrate: str | None = option(
         None, "Also fit a function to better probabilities, on the same rows: platt, isotonic.", metavar="KIND"
     )
 
@@ -210,9 +204,8 @@ def threshold(
     directory: Run,
     *,
     criterion: Criterion,
-    data: Moved = None,
-    json_: Json = False,
-) -> None:
+    data: str | None = MOVED,
+) -> Iterator[object]:
     """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows."""
     from equipoise.federation.thresholds import choose_threshold
     from equipoise.records.threshold import FILE
@@ -225,40 +218,38 @@ def threshold(
     document, path = chosen.document, directory / FILE
     replaced = path.exists()
     chosen.save(directory)
-    if json_:
-        print_json(document)
-        return
+    yield document
     for line in shown.sentences(document):
         say(line)
     for grid in (shown.rates(document), shown.probabilities(document)):
-        table = plain_table(
-            shown.HEAD.lower(), *map(escape, grid.titles), right=[*map(escape, grid.titles)], fold=(shown.HEAD.lower(),)
+        titles, head = [*map(escape, grid.titles)], shown.HEAD.lower()
+        rows = (
+            (escape(name), *("\n".join(filter(None, (cell.mean, escape(cell.ends)))) for cell in cells))
+            for name, cells in grid.rows
         )
-        for name, cells in grid.rows:
-            table.add_row(escape(name), *("\n".join(filter(None, (cell.mean, escape(cell.ends)))) for cell in cells))
-        out.print(table)
+        print_table((head, *titles), rows, right=titles, fold=(head,))
     say(" ".join(shown.explained(document)))
     say(f"threshold: {path}{', in place of the one that was there' * replaced}")
 
 
 def predict(
-    bundle: Path = option_field(..., "A folder that `equipoise export --bundle` wrote.", "BUNDLE"),
-    data: Path = option_field(
+    bundle: Path = option(..., "A folder that `equipoise export --bundle` wrote.", "BUNDLE"),
+    data: Path = option(
         ...,
         "A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
         "DATA",
     ),
-    output: Path = option_field(..., "The table of predictions to write.", "--output -o", metavar="CSV"),
-    identifier: str | None = option_field(
+    output: Path = option(..., "The table of predictions to write.", "--output -o", metavar="CSV"),
+    identifier: str | None = option(
         None, "A column of the table that names its rows [default: their numbers].", "--id", metavar="COLUMN"
     ),
-    set_: list[str] | None = option_field(
+    set_: list[str] | None = option(
         None,
         "How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
         "--set",
         metavar="NAME=VALUE",
     ),
-    force: bool = option_field(False, "Replace the file if it exists."),
+    force: bool = option(False, "Replace the file if it exists."),
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
     from equipoise.bundle.files import cautions

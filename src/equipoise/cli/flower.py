@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.markup import escape
 
-from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
+from equipoise.cli.console import out, print_json, print_table, progress_bar, say
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
-from equipoise.cli.options import Json, add, option_field
+from equipoise.cli.options import Json, add, command, option
 from equipoise.system.errors import RunError
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use, some
@@ -32,37 +32,41 @@ app = typer.Typer(
     epilog="Start with `equipoise flower init my-federation`, then `equipoise flower up my-federation --sites 3 --tls`.",
 )
 
-CONFIG = option_field(
+CONFIG = option(
     None,
     "Change settings of pyproject.toml for this run, for example `-c 'rounds=40 lr=0.05'`. Repeatable.",
     "--config -c",
     metavar="NAME=VALUE...",
 )
-NODES = option_field(
+NODES = option(
     None, "TOML file with what sites are started with: a table per site, or the keys of one site.", metavar="FILE"
 )
-HOSTS = option_field(None, "Name or address by which sites reach the server. Repeatable.")
+HOSTS = option(None, "Name or address by which sites reach the server. Repeatable.")
 
 
-@add(app, "`equipoise flower init my-federation --sites 3`")
+def _add(*examples: str) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Add a function to the app, as a command that needs Flower."""
+    return lambda function: add(app, *examples)(flower_errors()(command(function)))
+
+
+@_add("`equipoise flower init my-federation --sites 3`")
 def init(
-    directory: Path = option_field(..., "Folder of the new project; its name is the app's.", "DIR"),
-    sites: int = option_field(3, "How many sites it starts with: site-0, site-1, ...", min=2),
-    schema: Path | None = option_field(
+    directory: Path = option(..., "Folder of the new project; its name is the app's.", "DIR"),
+    sites: int = option(3, "How many sites it starts with: site-0, site-1, ...", min=2),
+    schema: Path | None = option(
         None, "For a table of each site: the file of `equipoise schema join` [default: digits]."
     ),
-    config: Path | None = option_field(
+    config: Path | None = option(
         None, "A file of `equipoise init` or `tune`, whose settings the project gets.", "--config -c", metavar="FILE"
     ),
-    method: str | None = option_field(None, "The method, of several in a file of `equipoise tune`."),
+    method: str | None = option(None, "The method, of several in a file of `equipoise tune`."),
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
-    with flower_errors():
-        from equipoise.flower.deploy import project
+    from equipoise.flower.deploy import project
 
-        chosen, others = (None, []) if config is None else _settings(config, method)
-        for path in project.init(directory, sites, schema, chosen):
-            say(f"wrote {path}")
+    chosen, others = (None, []) if config is None else _settings(config, method)
+    for path in project.init(directory, sites, schema, chosen):
+        say(f"wrote {path}")
     if others:
         say(
             f"{config}: not taken, as each site has its own or the schema has it: {some(others)}. See {directory}/mytask.py."
@@ -84,61 +88,60 @@ def init(
     say(f"Try it: equipoise flower up {directory} {nodes} --tls")
 
 
-@add(app, "`equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
+@_add("`equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
 def up(
-    directory: Path = option_field(Path(), "Folder of the project.", "[DIR]"),
-    sites: int | None = option_field(None, "How many sites [default: those of --node-config, or 3].", min=1),
-    tls: bool = option_field(False, "Encrypt, and let in only sites whose keys are registered, as in earnest."),
+    directory: Path = option(Path(), "Folder of the project.", "[DIR]"),
+    sites: int | None = option(None, "How many sites [default: those of --node-config, or 3].", min=1),
+    tls: bool = option(False, "Encrypt, and let in only sites whose keys are registered, as in earnest."),
     config: list[str] | None = CONFIG,
     node_config: Path | None = NODES,
-    limit: float | None = option_field(None, "Seconds after which the run is stopped [default: none]."),
-    only_check: bool = option_field(False, "Only check what would be started; start nothing.", "--check"),
+    limit: float | None = option(None, "Seconds after which the run is stopped [default: none]."),
+    only_check: bool = option(False, "Only check what would be started; start nothing.", "--check"),
     json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """Try a federation on this machine: start a server and sites as real processes, run the app, stop them.
 
     Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command continues a stopped run.
     """
-    with flower_errors():
-        from equipoise.flower.deploy import project
-        from equipoise.flower.deploy.checks import check as look
-        from equipoise.flower.deploy.local import LocalFederation
+    from equipoise.flower.deploy import project
+    from equipoise.flower.deploy.checks import check as look
+    from equipoise.flower.deploy.local import LocalFederation
 
-        settings = project.settings(directory)
-        changes = project.overrides(config or (), settings)
-        nodes = _sites(node_config, sites)
-        names = list(nodes)
-        changes = {"min-sites": len(names)} | changes
-        changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
-        base = directory / "local"
-        states = {name: {"state-dir": str(base.resolve() / "sites" / name), **node} for name, node in nodes.items()}
-        certificates = base / "certs" if tls and (base / "certs").exists() else None
-        findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
-        if only_check:
-            _show(findings, json_)
-        if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
-            raise RunError("Nothing was started. " + " ".join(wrong))
-        run = Path(changes["run-dir"])
-        rounds = int({**settings, **changes}["rounds"])
-        tell = (lambda text: None) if json_ else say
-        tell(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
-        with (
-            stopping("Stopped. The same command continues after the last complete round."),
-            LocalFederation(base, directory, names, tls=tls, node_config=nodes) as local,
-            progress(run, base / "run.log", rounds, not json_, local.named) as look_again,
-        ):
-            outcome = local.run(changes, limit=limit, watch=look_again)
-            log = local.directory / "run.log"
-            look_again()
-            outcome = replace(outcome, reason=local.named(outcome.reason))
-        check_outcome(outcome, log)
-    _finish(run, json_)
+    settings = project.settings(directory)
+    changes = project.overrides(config or (), settings)
+    nodes = _sites(node_config, sites)
+    names = list(nodes)
+    changes = {"min-sites": len(names)} | changes
+    changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
+    base = directory / "local"
+    states = {name: {"state-dir": str(base.resolve() / "sites" / name), **node} for name, node in nodes.items()}
+    certificates = base / "certs" if tls and (base / "certs").exists() else None
+    findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
+    if only_check:
+        _show(findings, json_)
+    if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
+        raise RunError("Nothing was started. " + " ".join(wrong))
+    run = Path(changes["run-dir"])
+    rounds = int({**settings, **changes}["rounds"])
+    tell = (lambda text: None) if json_ else say
+    tell(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
+    with (
+        stopping("Stopped. The same command continues after the last complete round."),
+        LocalFederation(base, directory, names, tls=tls, node_config=nodes) as local,
+        progress(run, base / "run.log", rounds, not json_, local.named) as look_again,
+    ):
+        outcome = local.run(changes, limit=limit, watch=look_again)
+        log = local.directory / "run.log"
+        look_again()
+        outcome = replace(outcome, reason=local.named(outcome.reason))
+    check_outcome(outcome, log)
+    yield from _finish(run)
 
 
-@add(app, "`equipoise flower run my-federation federation -c 'rounds=40'`")
+@_add("`equipoise flower run my-federation federation -c 'rounds=40'`")
 def run(
-    directory: Path = option_field(..., "Folder of the project.", "DIR"),
-    connection: str = option_field(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION"),
+    directory: Path = option(..., "Folder of the project.", "DIR"),
+    connection: str = option(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION"),
     config: list[str] | None = CONFIG,
     json_: Json = False,
 ) -> None:
@@ -146,104 +149,100 @@ def run(
 
     Ctrl-C stops watching, not the run.
     """
-    with flower_errors():
-        from equipoise.flower.deploy import project
-        from equipoise.flower.deploy.checks import reach
-        from equipoise.flower.deploy.superlink import SuperLink, environment, plain
+    from equipoise.flower.deploy import project
+    from equipoise.flower.deploy.checks import reach
+    from equipoise.flower.deploy.superlink import SuperLink, environment, plain
 
-        settings = project.settings(directory)
-        changes = project.overrides(config or (), settings)
-        wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
-        if wrong:
-            raise RunError("Nothing was started. " + " ".join(wrong))
-        link = SuperLink(connection, environment())
-        number = link.submit(directory.resolve(), changes)
-        tell = (lambda text: None) if json_ else say
-        tell(f"run {number} has begun; to stop it: equipoise flower stop {connection} {number}")
-        left = f"Run {number} continues without you. To see it: flwr log {number} {connection}; to stop it: equipoise flower stop {connection} {number}."
-        with stopping(left), tempfile.TemporaryDirectory() as place:
-            log = Path(place) / "run.log"
-            with log.open("w+") as file:
+    settings = project.settings(directory)
+    changes = project.overrides(config or (), settings)
+    wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
+    if wrong:
+        raise RunError("Nothing was started. " + " ".join(wrong))
+    link = SuperLink(connection, environment())
+    number = link.submit(directory.resolve(), changes)
+    tell = (lambda text: None) if json_ else say
+    tell(f"run {number} has begun; to stop it: equipoise flower stop {connection} {number}")
+    left = f"Run {number} continues without you. To see it: flwr log {number} {connection}; to stop it: equipoise flower stop {connection} {number}."
+    with stopping(left), tempfile.TemporaryDirectory() as place:
+        log = Path(place) / "run.log"
+        with log.open("w+") as file:
 
-                def show() -> None:
-                    tell(plain(file.read()).rstrip("\n"))
+            def show() -> None:
+                tell(plain(file.read()).rstrip("\n"))
 
-                outcome = link.follow(number, log, watch=show)
-                show()
-        if json_:
-            print_json({"run": number, "status": outcome.status, "reason": outcome.reason})
-        check_outcome(outcome, None)
+            outcome = link.follow(number, log, watch=show)
+            show()
+    if json_:
+        print_json({"run": number, "status": outcome.status, "reason": outcome.reason})
+    check_outcome(outcome, None)
     tell(f"run {number} is complete; its results are on the server, in run-dir")
 
 
-@add(app, "`equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`")
+@_add("`equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`")
 def check(
-    directory: Path | None = option_field(None, "Folder of the project.", "[DIR]"),
-    connection: str | None = option_field(
+    directory: Path | None = option(None, "Folder of the project.", "[DIR]"),
+    connection: str | None = option(
         None, "Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?"
     ),
-    certs: Path | None = option_field(None, "Folder of certificates and keys."),
+    certs: Path | None = option(None, "Folder of certificates and keys."),
     host: list[str] | None = HOSTS,
-    key: list[Path] | None = option_field(None, "Private key of a site. Repeatable."),
+    key: list[Path] | None = option(None, "Private key of a site. Repeatable."),
     node_config: Path | None = NODES,
-    port: list[int] | None = option_field(None, "A port that must be free on this machine. Repeatable."),
+    port: list[int] | None = option(None, "A port that must be free on this machine. Repeatable."),
     json_: Json = False,
 ) -> None:
     """Find out what would stop a run before it begins: versions, settings, a site's data, certificates, keys, ports, the server."""
-    with flower_errors():
-        from equipoise.flower.deploy.checks import check as look
+    from equipoise.flower.deploy.checks import check as look
 
-        require_use({"--host": host and not certs}, without="--certs")
-        findings = look(
-            directory,
-            connection=connection,
-            certificates=certs,
-            hosts=host or ("127.0.0.1",),
-            keys=key or (),
-            node_configs=_nodes(node_config),
-            ports=port or (),
-            data=True,
-        )
+    require_use({"--host": host and not certs}, without="--certs")
+    findings = look(
+        directory,
+        connection=connection,
+        certificates=certs,
+        hosts=host or ("127.0.0.1",),
+        keys=key or (),
+        node_configs=_nodes(node_config),
+        ports=port or (),
+        data=True,
+    )
     _show(findings, json_)
 
 
-@add(
-    app,
+@_add(
     "`equipoise flower certs certs --host fl.example.org`",
     "at a site: `equipoise flower certs certs --site hospital-0`",
     "before the server's certificate ends: `equipoise flower certs certs --renew`",
 )
 def certs(
-    directory: Path = option_field(..., "Folder for certificates and keys.", "DIR"),
+    directory: Path = option(..., "Folder for certificates and keys.", "DIR"),
     host: list[str] | None = HOSTS,
-    site: list[str] | None = option_field(None, "Name of a site that gets a key pair. Repeatable."),
-    days: int | None = option_field(None, "Life of the server certificate [default: 365].", min=1),
-    renew: bool = option_field(False, "A new server certificate; the old one is kept."),
+    site: list[str] | None = option(None, "Name of a site that gets a key pair. Repeatable."),
+    days: int | None = option(None, "Life of the server certificate [default: 365].", min=1),
+    renew: bool = option(False, "A new server certificate; the old one is kept."),
 ) -> None:
     """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
 
     Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline. With --renew the old
     certificate is kept; sites connect as before once the SuperLink was started again.
     """
-    with flower_errors():
-        from equipoise.flower.deploy.certificates import make_certificates
+    from equipoise.flower.deploy.certificates import make_certificates
 
-        if not host and not site and not renew:
-            raise ValueError("Give --host NAME for a server certificate, or --site NAME for the key pair of a site.")
-        require_use({"--days": not (host or renew) and days}, without="--host or --renew")
-        for path in make_certificates(directory, host or (), site or (), days or 365, renew):
-            say(f"wrote {path}")
+    if not host and not site and not renew:
+        raise ValueError("Give --host NAME for a server certificate, or --site NAME for the key pair of a site.")
+    require_use({"--days": not (host or renew) and days}, without="--host or --renew")
+    for path in make_certificates(directory, host or (), site or (), days or 365, renew):
+        say(f"wrote {path}")
 
 
-OPERATION: dict[Callable[..., None], str] = {  # with examples
+OPERATION: dict[Callable[..., object], str] = {  # with examples
     status: "equipoise flower status my-federation --connection federation --certs certs",
     stop: "equipoise flower stop federation",
     sites: "equipoise flower sites federation --remove hospital-2 --yes",
     take: "equipoise flower take /var/lib/equipoise --bundle our-model",
     clean: "equipoise flower clean /var/lib/equipoise --older-than 90 --yes",
 }
-for command, example in OPERATION.items():
-    add(app, f"`{example}`")(flower_errors()(command))
+for function, example in OPERATION.items():
+    _add(f"`{example}`")(function)
 
 
 def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -314,10 +313,9 @@ def _show(results: list[CheckResult], json_: bool) -> None:
         listed = [{"what": each.what, "ok": each.ok, "text": each.text} for each in results]
         print_json({"ok": not wrong, "findings": listed})
     else:
-        table = plain_table("", "what", "found", whole=("what",), fold=("found",))
-        for each in results:
-            table.add_row("[green]ok[/]" if each.ok else "[bold red]wrong[/]", escape(each.what), escape(each.text))
-        out.print(table)
+        states = ["[green]ok[/]" if each.ok else "[bold red]wrong[/]" for each in results]
+        rows = ((state, escape(each.what), escape(each.text)) for state, each in zip(states, results, strict=True))
+        print_table(("", "what", "found"), rows, whole=("what",), fold=("found",))
         out.print(f"{len(wrong)} of {len(results)} are wrong." if wrong else "All is well.", highlight=False)
     raise typer.Exit(1 if wrong else 0)
 
@@ -366,14 +364,12 @@ def check_outcome(outcome: Outcome, log: Path | None) -> None:
         raise RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
 
 
-def _finish(directory: Path, json_: bool) -> None:
+def _finish(directory: Path) -> Iterator[object]:
     from equipoise.federation.history import History
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import comparison
 
     compared = comparison([History.from_run(directory)])
-    if json_:
-        print_json(compared)
-        return
+    yield compared
     out.print(rich_table(compared, out.width))
     say(f"run: {directory}\nreport: {directory / 'report.html'}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rich.markup import escape
 
 from equipoise.cli.console import out, plain_table, print_json, require_free
-from equipoise.cli.options import SETTINGS, Json, Task, help_of, option_field
+from equipoise.cli.options import SETTINGS, TASK, Json, help_of, option
 from equipoise.core.settings import SCENARIO
 from equipoise.data.tables.options import SHARE, Options
 from equipoise.system import own_code, places, trust
@@ -61,27 +61,27 @@ ABOUT: About = {
 class Columns:
     """Options of the user's own data that have options of the command."""
 
-    label: str | None = option_field(None, meaning(OPTIONS["label"]), metavar="COLUMN")
-    client: str | None = option_field(None, meaning(OPTIONS["client"]), metavar="COLUMN")
-    group: list[str] | None = option_field(None, f"{meaning(OPTIONS['group'])}, or sex race.", metavar="COLUMN...")
-    more_groups: list[str] | None = option_field(None, "", "[GROUP]...", hidden=True)
-    subject: str | None = option_field(None, meaning(OPTIONS["subject"]), metavar="COLUMN")
-    task: Task = None
-    positive: str | None = option_field(None, help_of("positive"))
+    label: str | None = option(None, meaning(OPTIONS["label"]), metavar="COLUMN")
+    client: str | None = option(None, meaning(OPTIONS["client"]), metavar="COLUMN")
+    group: list[str] | None = option(None, f"{meaning(OPTIONS['group'])}, or sex race.", metavar="COLUMN...")
+    more_groups: list[str] | None = option(None, "", "[GROUP]...", hidden=True)
+    subject: str | None = option(None, meaning(OPTIONS["subject"]), metavar="COLUMN")
+    task: str | None = TASK
+    positive: str | None = option(None, help_of("positive"))
 
 
 def init(
-    data: str | None = option_field(
+    data: str | None = option(
         None, "Your data, as of `equipoise run --data` [default: the scenario digits].", "--data -d", metavar="PATH"
     ),
-    set_: list[str] | None = option_field(
+    set_: list[str] | None = option(
         None, "An option of the data, for example `label=income`. Repeatable.", "--set", metavar="NAME=VALUE"
     ),
     *,
     named: Columns,
-    dry_run: bool = option_field(False, "Show the first rows of a table as they are and as inputs; write nothing."),
-    output: Path = option_field(Path("equipoise.toml"), "The file to write.", "--output -o"),
-    force: bool = option_field(False, "Replace the file if it exists."),
+    dry_run: bool = option(False, "Show the first rows of a table as they are and as inputs; write nothing."),
+    output: Path = option(Path("equipoise.toml"), "The file to write.", "--output -o"),
+    force: bool = option(False, "Replace the file if it exists."),
     json_: Json = False,
 ) -> None:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
@@ -319,12 +319,12 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
         "# fedheal.tau = 0.4",
     ]
-    for name, option in OPTIONS.items() if own else ():
-        text, example = meaning(option, numbers=regression), option.metadata["example"]
+    for name, column in OPTIONS.items() if own else ():
+        text, example = meaning(column, numbers=regression), column.metadata["example"]
         if name in MEANINGS or name == TABLE or not text:  # which has a table of its own, or needs classes
             continue
-        text += f"; default: {option.metadata['usual']}" * (example is not None and name not in options)
-        example = option.default if example is None else example
+        text += f"; default: {column.metadata['usual']}" * (example is not None and name not in options)
+        example = column.default if example is None else example
         value = options.get(name, name if example is None else example)
         lines.append(_line(name, value, text, off=name not in options))
     lines += ["", "[report]  # what `equipoise report RUN --for committee` says of it; changes no result"]

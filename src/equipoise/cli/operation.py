@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
-from equipoise.cli.console import out, plain_table, print_json, say
+from equipoise.cli.console import print_table, say
 from equipoise.cli.export import announce
-from equipoise.cli.options import Json, option_field
+from equipoise.cli.options import option
 from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular
 from equipoise.system.seals import open_json, open_toml
@@ -31,16 +31,15 @@ EMPTY = {"state": "not known", "seconds": "not yet", "missing": "not yet"}  # fo
 ENDED = {"state": "ended", "seconds": "never", "missing": "never"}  # after the last round
 SINCE = {"online": "last_activated_at", "offline": "last_deactivated_at", "registered": "registered_at"}
 
-CONNECTION = option_field(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION")
-YES = option_field(False, "Do it; without this it is only said what would be done.")
+CONNECTION = option(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION")
+YES = option(False, "Do it; without this it is only said what would be done.")
 
 
 def status(
-    directory: Path = option_field(Path(), "Directory of a run, or its project.", "[DIR]"),
-    connection: str | None = option_field(None, "SuperLink in Flower's config.toml: who is online?"),
-    certs: Path | None = option_field(None, "Folder of certificates: how long do they last?"),
-    json_: Json = False,
-) -> None:
+    directory: Path = option(Path(), "Directory of a run, or its project.", "[DIR]"),
+    connection: str | None = option(None, "SuperLink in Flower's config.toml: who is online?"),
+    certs: Path | None = option(None, "Folder of certificates: how long do they last?"),
+) -> Iterator[object]:
     """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
 
     Without --connection or --certs it shows the content of the directory. It names what it could not determine.
@@ -48,9 +47,7 @@ def status(
     from equipoise.report.formatting import size
 
     about = overview(directory, connection, certs)
-    if json_:
-        print_json(about)
-        return
+    yield about
     ended = about["run"].get("state") == "complete"
     for key, value in about["run"].items():
         if value is not None or key == "last_round_ended":
@@ -143,7 +140,7 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
 
 def stop(
     connection: str = CONNECTION,
-    run: int | None = option_field(None, "Needed if several are running.", "[RUN]"),
+    run: int | None = option(None, "Needed if several are running.", "[RUN]"),
 ) -> None:
     """Stop a run on a server. What it has learnt up to its last complete round is kept."""
     link = _link(connection)
@@ -164,10 +161,9 @@ def stop(
 
 def sites(
     connection: str = CONNECTION,
-    remove: str | None = option_field(None, "Remove the key of this site from the list, permanently.", metavar="NAME"),
+    remove: str | None = option(None, "Remove the key of this site from the list, permanently.", metavar="NAME"),
     yes: bool = YES,
-    json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """List the sites whose keys a server knows, or remove one, whose key can then never connect again.
 
     A run in progress continues without the site, and its records name it, as long as `quorum` of its sites answer.
@@ -181,9 +177,7 @@ def sites(
         raise RunError(f"No site {remove} is registered at {connection}. Registered: {names}.")
     for node in gone if yes else ():
         link.call("supernode", "unregister", node["node"], connection)
-    if json_:
-        print_json({"sites": nodes, "removed": gone if yes else []})
-        return
+    yield {"sites": nodes, "removed": gone if yes else []}
     _show(gone or nodes, "No site is registered.")
     if gone:
         say("Without --yes nothing was done. With it:" if not yes else "It is removed.")
@@ -193,10 +187,10 @@ def sites(
 
 
 def clean(
-    directory: Path = option_field(..., "The state-dir of a site.", "STATE_DIR"),
-    names: list[str] | None = option_field(None, "Remove these.", "[EXPERIMENT]..."),
-    older_than: float | None = option_field(None, "Remove those not changed for so many days.", min=0),
-    models: bool = option_field(False, "Remove their final models, too."),
+    directory: Path = option(..., "The state-dir of a site.", "STATE_DIR"),
+    names: list[str] | None = option(None, "Remove these.", "[EXPERIMENT]..."),
+    older_than: float | None = option(None, "Remove those not changed for so many days.", min=0),
+    models: bool = option(False, "Remove their final models, too."),
     yes: bool = YES,
 ) -> None:
     """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
@@ -229,9 +223,9 @@ def clean(
 
 
 def take(
-    states: Path = option_field(..., "The state-dir of a site.", "STATE_DIR"),
-    bundle: Path = option_field(..., "A new folder for the bundle.", "", metavar="DIR"),
-    run: str | None = option_field(
+    states: Path = option(..., "The state-dir of a site.", "STATE_DIR"),
+    bundle: Path = option(..., "A new folder for the bundle.", "", metavar="DIR"),
+    run: str | None = option(
         None, "Which run, if the site took part in several [default: the only one].", metavar="NAME"
     ),
 ) -> None:
@@ -239,10 +233,9 @@ def take(
 
     It is the site's own where the method gives it one, else the last global model that it received.
     """
-    with flower_errors():
-        from equipoise.flower.site.store import take as copied
+    from equipoise.flower.site.store import take as copied
 
-        name = copied(states, bundle, run=run)
+    name = copied(states, bundle, run=run)
     announce(bundle, f"a bundle of the site's model of {name}")
 
 
@@ -290,15 +283,15 @@ def _show(rows: Sequence[Row], nothing: str = "", empty: Mapping[str, str] = {})
     """Print rows of the same keys as a table, or a sentence if there are none; ``empty`` are words for missing cells."""
     from equipoise.report.formatting import size
 
-    columns = [key.removesuffix("_bytes").replace("_", " ") for key in (rows[0] if rows else ())]
-    table = plain_table(*columns, fold=columns, whole=("site",))
-    for row in rows:
-        shown = [size(x) if "bytes" in key and x is not None else x for key, x in row.items()]
-        words = {**EMPTY, **empty}
-        cells = (words.get(key, "-") if x is None else x for key, x in zip(row, shown, strict=True))
-        table.add_row(*(escape(str(cell)) for cell in cells))
+    words = {**EMPTY, **empty}
+
+    def cell(key: str, value: Any) -> str:
+        shown = words.get(key, "-") if value is None else size(value) if "bytes" in key else value
+        return escape(str(shown))
+
     if rows:
-        out.print(table)
+        columns = [key.removesuffix("_bytes").replace("_", " ") for key in rows[0]]
+        print_table(columns, ([cell(*item) for item in row.items()] for row in rows), fold=columns, whole=("site",))
     elif nothing:
         say(nothing)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise.cli.console import err, print_json, say
-from equipoise.cli.options import Jobs, Json, Run, option_field
+from equipoise.cli.options import JOBS, Json, Run, option
 from equipoise.system.errors import RunError
 from equipoise.system.suggestions import require_use
 from equipoise.system.text import plural
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 def pack(
     directory: Run,
-    output: Path | None = option_field(None, "The file to write [default: NAME.zip].", "--output -o", metavar="ZIP"),
-    with_data: bool = option_field(False, "Take your data and weights in, too. Without it only their hashes are."),
-    include: list[Path] | None = option_field(
+    output: Path | None = option(None, "The file to write [default: NAME.zip].", "--output -o", metavar="ZIP"),
+    with_data: bool = option(False, "Take your data and weights in, too. Without it only their hashes are."),
+    include: list[Path] | None = option(
         None, "A file or folder that your code reads, to be taken in. Repeatable.", metavar="PATH"
     ),
 ) -> Iterator[object]:
@@ -53,13 +53,13 @@ def pack(
 
 
 def verify(
-    file: Path = option_field(..., "What `equipoise pack` has written.", "ZIP"),
-    run_code: bool = option_field(
+    file: Path = option(..., "What `equipoise pack` has written.", "ZIP"),
+    run_code: bool = option(
         False,
         "Make the runs again and compare. This runs the code in the file, with your rights; without it only hashes are checked.",
     ),
-    data: str | None = option_field(None, "Where the data are, if they are not in the file.", metavar="PATH"),
-    jobs: Jobs = None,
+    data: str | None = option(None, "Where the data are, if they are not in the file.", metavar="PATH"),
+    jobs: int | None = JOBS,
     json_: Json = False,
 ) -> None:
     """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same."""

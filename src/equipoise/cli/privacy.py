@@ -9,21 +9,21 @@ from typing import Any
 
 from equipoise.cli import completion
 from equipoise.cli.console import print_table, say
-from equipoise.cli.options import option_field
+from equipoise.cli.options import option
 from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
 
 
 def privacy(
-    run: Path | None = option_field(
+    run: Path | None = option(
         None,
         "Directory of a run with `dp`, or the state-dir of a site with an account of its own.",
         "[RUN]",
         autocompletion=completion.runs,
     ),
-    noise: float | None = option_field(None, "The noise z of `dp`: gives epsilon.", min=0),
-    epsilon: float | None = option_field(None, "The epsilon wanted: gives the noise z.", min=0),
-    rounds: int | None = option_field(None, "Rounds in which a client answers [default: 1].", "--rounds -r", min=1),
-    delta: float = option_field(1e-5, "In (0, 1); well below one over the number of clients."),
+    noise: float | None = option(None, "The noise z of `dp`: gives epsilon.", min=0),
+    epsilon: float | None = option(None, "The epsilon wanted: gives the noise z.", min=0),
+    rounds: int | None = option(None, "Rounds in which a client answers [default: 1].", "--rounds -r", min=1),
+    delta: float = option(1e-5, "In (0, 1); well below one over the number of clients."),
 ) -> Iterator[object]:
     """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""
     if run is not None and (run / ACCOUNT).exists() and noise is None and rounds is None:

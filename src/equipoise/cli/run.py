@@ -15,8 +15,8 @@ from rich.markup import escape
 
 from equipoise.cli import completion, options
 from equipoise.cli.choices import Choices, check_parts, read, warn_of_defaults
-from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import option_field
+from equipoise.cli.console import counted, out, print_json, print_table, say
+from equipoise.cli.options import option
 from equipoise.cli.tune import Searched, started, tuned_choices
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.text import plural
@@ -38,12 +38,10 @@ def run(
     given: options.Training,
     place: options.Place,
     output: options.Output,
-    method: str | None = option_field(
-        None, options.help_of("method"), "--method -m", autocompletion=completion.methods
-    ),
-    seed: int | None = option_field(None, options.help_of("seed"), min=0, metavar="N"),
-    workers: options.Workers = None,
-    dry_run: bool = option_field(
+    method: str | None = option(None, options.help_of("method"), "--method -m", autocompletion=completion.methods),
+    seed: int | None = option(None, options.help_of("seed"), min=0, metavar="N"),
+    workers: int | None = options.WORKERS,
+    dry_run: bool = option(
         False, "Say how much memory, disk and time the run would take, after one round that is thrown away."
     ),
 ) -> None:
@@ -56,9 +54,7 @@ def run(
     name_of_method = chosen.only_method if method is None else method
     warn_of_defaults(chosen, [name_of_method])
     config, origins = chosen.layered(name_of_method, chosen.table["seed"] if seed is None else seed)
-    labels = options.new_labels(
-        output.label, dict.fromkeys((method or config.label, config.method, config.label), config.label)
-    )
+    labels = _labels(output.label, {method or config.label: config})
     if dry_run:
         _show_forecast(runs.plan(config, place.base, workers=workers, progress=not output.json_), origins, output.json_)
         return
@@ -75,7 +71,7 @@ def run(
 class First(Searched):
     """Whether settings are chosen first."""
 
-    tune: int | None = option_field(
+    tune: int | None = option(
         None,
         "First choose the settings of each method among N draws, on held-out training samples.",
         min=1,
@@ -85,18 +81,18 @@ class First(Searched):
 
 def compare(
     *,
-    methods: list[str] = option_field(
+    methods: list[str] = option(
         ..., "The methods; the others are tested against the first.", "METHODS...", autocompletion=completion.methods
     ),
     given: options.Training,
     first: First,
     place: options.Place,
     output: options.Output,
-    seeds: int = option_field(1, "How many seeds: 0, 1, ...", min=1, metavar="N"),
-    bounds: bool = option_field(
+    seeds: int = option(1, "How many seeds: 0, 1, ...", min=1, metavar="N"),
+    bounds: bool = option(
         False, "Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place."
     ),
-    jobs: options.Jobs = None,
+    jobs: int | None = options.JOBS,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     output.check()
@@ -116,24 +112,19 @@ def compare(
             how = plan.How(jobs=jobs, lines=not output.json_, workers=kept)
             chosen = tuned_choices(methods, chosen, budget, directory, search=first.search, **how)
         configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
-        called = {
-            text: config.label
-            for method, config in zip((*methods, *bound), configs[::seeds], strict=True)
-            for text in (method, config.method, config.label)
-        }
-        labels = options.new_labels(output.label, called)
+        labels = _labels(output.label, dict(zip((*methods, *bound), configs[::seeds], strict=True)))
         _say_data(configs[0], chosen, output.json_)
-        with Tracking(directory, configs[0].track), progress_bar("rounds", shown=not output.json_) as bar:
-            task = bar.add_task(f"{len(configs)} runs", total=sum(c.rounds for c in configs))
-            histories = comparison.compare(
-                configs,
-                directory,
-                jobs=jobs or plan.fitting(configs),
-                on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-                lines=not output.json_,
-                workers=kept,
-            )
+        shown = counted(f"{len(configs)} runs", "rounds", shown=not output.json_)
+        with Tracking(directory, configs[0].track), shown as on_progress:
+            how = plan.How(jobs=jobs, on_progress=on_progress, lines=not output.json_, workers=kept)
+            histories = comparison.compare(configs, directory, **how)
     _show_results(options.relabelled(histories, labels), directory, output)
+
+
+def _labels(given: list[str] | None, configs: Mapping[str, RunConfig]) -> dict[str, str]:
+    """What ``--label`` asks for, where methods are called as they were given, as they are, or by their labels."""
+    names = {name: c.label for method, c in configs.items() for name in (method, c.method, c.label)}
+    return options.new_labels(given, names)
 
 
 def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
@@ -144,11 +135,11 @@ def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
 
 def quickstart(
     context: typer.Context,
-    name: str = option_field(
+    name: str = option(
         "digits", "`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.", "[NAME]"
     ),
-    data: str | None = option_field(None, "Where Fashion-MNIST is.", "--data -d", metavar="DIR"),
-    jobs: options.Jobs = None,
+    data: str | None = option(None, "Where Fashion-MNIST is.", "--data -d", metavar="DIR"),
+    jobs: int | None = options.JOBS,
 ) -> None:
     """Compare a few methods in two minutes, and show the command that did it."""
     if name not in STARTS:
@@ -163,24 +154,22 @@ def quickstart(
 class Continued:
     """How a run continues, as :func:`equipoise.runs.directory.execute` takes it."""
 
-    workers: options.Workers = None
-    from_round: int | None = option_field(
+    workers: int | None = options.WORKERS
+    from_round: int | None = option(
         None, "Round from which to continue (counted from 0), with a kept checkpoint.", "--from", min=0
     )
-    until: int | None = option_field(
-        None, "Pause after N rounds in all; `resume` continues from there.", min=1, metavar="N"
-    )
-    norm_limit: options.option("norm_limit") = None  # type: ignore[valid-type]
-    quorum: options.option("quorum") = None  # type: ignore[valid-type]
-    data: options.Moved = None
+    until: int | None = option(None, "Pause after N rounds in all; `resume` continues from there.", min=1, metavar="N")
+    norm_limit: float | None = options.option_of("norm_limit")
+    quorum: float | None = options.option_of("quorum")
+    data: str | None = options.MOVED
 
 
 def resume(
     directory: options.Run,
     *,
-    quiet: bool = option_field(False, "Print nothing but errors, and write no report."),
+    quiet: bool = option(False, "Print nothing but errors, and write no report."),
     how: Continued,
-    track: options.option("track") = None,  # type: ignore[valid-type]
+    track: str | None = options.option_of("track"),
     shown: options.Shown,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
@@ -252,11 +241,9 @@ def _show_forecast(forecast: Forecast, origins: Mapping[str, tuple[Any, str]], j
         settings = {name: {"value": value, "origin": origin} for name, (value, origin) in origins.items() if origin}
         print_json(forecast.as_dict() | {"settings": settings})
     else:
-        table = plain_table("setting", "value", "origin", fold=("value",))
-        for name, (value, origin) in origins.items():
-            if origin not in ("", "default"):
-                table.add_row(name, escape(str(value)), escape(origin))
-        out.print(table)
+        chosen = {name: pair for name, pair in origins.items() if pair[1] not in ("", "default")}
+        rows = ((name, escape(str(value)), escape(origin)) for name, (value, origin) in chosen.items())
+        print_table(("setting", "value", "origin"), rows, fold=("value",))
         say(f"All other settings have their defaults.\n\n{forecast}")
     forecast.check()
 

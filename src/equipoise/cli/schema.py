@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from equipoise.cli.console import print_table, require_free, say
-from equipoise.cli.options import add, option_field
+from equipoise.cli.options import add, option
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.suggestions import require_use, some
@@ -19,13 +19,13 @@ app = typer.Typer(
 
 @add(app)
 def sums(
-    table: Path = option_field(..., "The site's own table.", "TABLE"),
-    config: Path = option_field(..., "A file of `equipoise init`, the same at all sites.", "--config -c"),
-    output: Path = option_field(..., "The file of sums that leaves the site.", "--output -o"),
-    seed: int = option_field(0, "Of the draw of test rows, if no column states them.", min=0),
-    site: str | None = option_field(None, "The site's name in runs, if they hold rows out for validation."),
-    least: int = option_field(10, "Training rows of a category whose count leaves the site.", min=1),
-    force: bool = option_field(False, "Replace the output if it exists."),
+    table: Path = option(..., "The site's own table.", "TABLE"),
+    config: Path = option(..., "A file of `equipoise init`, the same at all sites.", "--config -c"),
+    output: Path = option(..., "The file of sums that leaves the site.", "--output -o"),
+    seed: int = option(0, "Of the draw of test rows, if no column states them.", min=0),
+    site: str | None = option(None, "The site's name in runs, if they hold rows out for validation."),
+    least: int = option(10, "Training rows of a category whose count leaves the site.", min=1),
+    force: bool = option(False, "Replace the output if it exists."),
 ) -> None:
     """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it.
 
@@ -51,9 +51,9 @@ def sums(
 
 @add(app)
 def join(
-    files: list[Path] = option_field(..., "The files of sums of all sites.", "FILES..."),
-    output: Path = option_field(Path("schema.json"), "The schema, for all sites and the server.", "--output -o"),
-    force: bool = option_field(False, "Replace the output if it exists."),
+    files: list[Path] = option(..., "The files of sums of all sites.", "FILES..."),
+    output: Path = option(Path("schema.json"), "The schema, for all sites and the server.", "--output -o"),
+    force: bool = option(False, "Replace the output if it exists."),
 ) -> None:
     """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
     from equipoise.data.tables.coding import input_names

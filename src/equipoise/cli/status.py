@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from equipoise.cli import completion
 from equipoise.cli.console import out, plain_table, say
-from equipoise.cli.options import Runs, option_field
+from equipoise.cli.options import Runs, option
 from equipoise.system.text import key_of, plural, visible
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ WIDEST = 1000  # signs of a line, more than any name has
 
 
 def status(
-    folder: Path = option_field(
-        Path("runs"), "A run, or a folder of runs.", "[FOLDER]", autocompletion=completion.runs
-    ),
+    folder: Path = option(Path("runs"), "A run, or a folder of runs.", "[FOLDER]", autocompletion=completion.runs),
 ) -> Iterator[object]:
     """Show how all runs below a folder are going: the round, the last accuracy, whether a process is at it, when it ends.
 
@@ -55,9 +53,7 @@ def status(
 
 def track(
     directories: Runs,
-    to: str = option_field(
-        ..., "mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.", ""
-    ),
+    to: str = option(..., "mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.", ""),
 ) -> Iterator[object]:
     """Send runs to an experiment tracker; what it has already is not sent twice."""
     from equipoise.runs.tracking import track as send

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, read
-from equipoise.cli.console import out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Jobs, Json, Place, Training, option_field, pairs_of
+from equipoise.cli.console import counted, out, print_table, say
+from equipoise.cli.options import JOBS, Json, Place, Training, option, pairs_of
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ SUBMIT = "submit"  # the word of ``benchmark`` before methods of the user's own
 class Searched:
     """By what settings are chosen, and where they are searched."""
 
-    by: str | None = option_field(
+    by: str | None = option(
         None,
         "What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
         "`leave-one-client-out`, or `oracle`, which looks at test data [default: mean].",
         metavar="CRITERION",
     )
-    search: list[str] | None = option_field(
+    search: list[str] | None = option(
         None,
         "Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.",
         metavar="NAME=SPACE",
@@ -44,28 +44,28 @@ class Searched:
 class Draws(Searched):
     """Fields of :class:`equipoise.runs.tuning.Budget`, and where settings are searched."""
 
-    draws: int = option_field(16, "Settings to try per method, the defaults first.", min=1, metavar="N")
-    trials: int = option_field(1, "Runs of each draw, with seeds of their own.", min=1, metavar="N")
-    halving: bool = option_field(
+    draws: int = option(16, "Settings to try per method, the defaults first.", min=1, metavar="N")
+    trials: int = option(1, "Runs of each draw, with seeds of their own.", min=1, metavar="N")
+    halving: bool = option(
         True,
         "Continue only the better half after an eighth, a quarter and half of the rounds.",
         "--halving/--no-halving",
     )
-    sampler: str = option_field("random", "`random`, or `optuna` (an extra), which learns from draws.")
-    seed: int = option_field(0, "Decides the draws.", min=0, metavar="N")
+    sampler: str = option("random", "`random`, or `optuna` (an extra), which learns from draws.")
+    seed: int = option(0, "Decides the draws.", min=0, metavar="N")
 
 
 def tune(
     *,
-    methods: list[str] = option_field(
+    methods: list[str] = option(
         ..., "The methods; all have the same draws.", "METHODS...", autocompletion=completion.methods
     ),
     drawn: Draws,
     given: Training,
     place: Place,
-    jobs: Jobs = None,
+    jobs: int | None = JOBS,
     json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built."""
     with started(given, jobs, len(methods) * drawn.draws * drawn.trials, place) as workers:
         with loading():
@@ -76,9 +76,7 @@ def tune(
         budget = {name: value for name, value in vars(drawn).items() if name != "search"}
         how = How(jobs=jobs, lines=not json_, workers=workers)
         tuning = choose(methods, chosen, budget, directory, search=drawn.search, **how)
-    if json_:
-        print_json(tuning.document())
-        return
+    yield tuning.document()
     show(tuning, directory)
     path = directory / "chosen.toml"
     again = shlex.join(["equipoise", "compare", *methods, "--config", str(path), "--seeds", "5"])
@@ -133,9 +131,8 @@ def choose(
     candidates = choosing.Candidates({method: method for method in methods}, Layer("", shared, shared=True), spaces)
     choosing.require_models(str(budget["by"]), candidates.parsed)
     given = Budget(**{key: value for key, value in budget.items() if value is not None}, **validation)
-    with progress_bar("rounds", shown=how["lines"]) as bar:
-        task = bar.add_task("choosing", total=None)
-        how["on_progress"] = lambda done, total: bar.update(task, completed=done, total=total)
+    with counted("choosing", "rounds", shown=how["lines"]) as on_progress:
+        how["on_progress"] = on_progress
         return choosing.choose_in_processes(candidates, given, directory, **how)
 
 
@@ -144,10 +141,8 @@ def show(tuning: Tuning, directory: Path) -> None:
     from equipoise.report import tuning as report
 
     document = tuning.document()
-    table = plain_table(*report.COLUMNS, right=report.COLUMNS[2:], fold=("chosen",), whole=("method",))
-    for row in report.rows(document):
-        table.add_row(*map(escape, row))
-    out.print(table)
+    rows = (map(escape, row) for row in report.rows(document))
+    print_table(report.COLUMNS, rows, right=report.COLUMNS[2:], fold=("chosen",), whole=("method",))
     for line in report.sentences(document):
         say(line)
     say(f"all draws: {directory / 'tuning.html'}")
@@ -157,21 +152,21 @@ def show(tuning: Tuning, directory: Path) -> None:
 class OfSuite(Place):
     """Where a suite keeps its results."""
 
-    name: str | None = option_field(None, "Keep the results in RUNS/NAME [default: the suite's name].")
+    name: str | None = option(None, "Keep the results in RUNS/NAME [default: the suite's name].")
 
 
 def benchmark(
-    words: list[str] = option_field(
+    words: list[str] = option(
         ..., "A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.", "SUITE"
     ),
     *,
-    suite: str | None = option_field(None, "With `submit`: the suite [default: fair-small]."),
-    shard: str = option_field("1/1", "Run the K-th of N parts of the cells; machines share the folder.", metavar="K/N"),
-    jobs: Jobs = None,
+    suite: str | None = option(None, "With `submit`: the suite [default: fair-small]."),
+    shard: str = option("1/1", "Run the K-th of N parts of the cells; machines share the folder.", metavar="K/N"),
+    jobs: int | None = JOBS,
     place: OfSuite,
-    retry: bool = option_field(False, "List and run again cells that failed to run; one that guesses did run."),
+    retry: bool = option(False, "List and run again cells that failed to run; one that guesses did run."),
     json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard."""
     from equipoise.report.leaderboard import leaderboard
     from equipoise.report.rendering import rich_sheets
@@ -188,24 +183,13 @@ def benchmark(
     called = (suite or "fair-small") if submitted else words[0]
     chosen = suites.read_suite(called)
     directory = place.base / (place.name or slug(Path(called).stem if called.endswith(".toml") else called))
-    with progress_bar("rounds", shown=not json_) as bar:
-        task = bar.add_task("", total=None)
-        suites.run(
-            chosen,
-            directory,
-            methods=submitted,
-            shard=suites.shard_of(shard),
-            jobs=jobs,
-            on_progress=lambda part, done, total: bar.update(task, description=part, completed=done, total=total),
-            lines=not json_,
-            retry=retry,
-        )
+    with counted("", "rounds", shown=not json_) as on_progress:
+        how: dict[str, Any] = {"jobs": jobs, "on_progress": on_progress, "lines": not json_, "retry": retry}
+        suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), **how)
     results = suites.document(chosen, directory, submitted)
     board = leaderboard(results)
     path = board.save(directory / "leaderboard.html")
-    if json_:
-        print_json(results | board.as_dict)
-        return
+    yield results | board.as_dict
     say(board.headline)
     for table in rich_sheets(board.sheets(), out.width):
         out.print("", table)

@@ -46,7 +46,6 @@ RUNS, REPORT = "runs", "report.html"
 WRITTEN: Final = (CONDITIONS, "leaderboard.html", "leaderboard.csv", "leaderboard.tex")  # next to folders of scenarios
 SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
 STATISTICS: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
-Progress = Callable[[str, int, int], None]
 
 
 class Part(Strict):
@@ -276,7 +275,7 @@ def run(
     methods: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
     jobs: int | None = None,
-    on_progress: Progress | None = None,
+    on_progress: Callable[..., None] | None = None,
     lines: bool = False,
     retry: bool = False,
 ) -> None:
@@ -288,7 +287,7 @@ def run(
     methods : instead of those of the suite.
     shard : which of how many machines this is, from 1.
     jobs : processes at a time; no result depends on it.
-    on_progress : called with the scenario, the rounds done and to do.
+    on_progress : called with the rounds done and to do, and with the scenario as ``description``.
     lines : write lines about every run to standard error, if that is no terminal.
     retry : run cells that failed to run once more, from where they are, and log which.
     """
@@ -309,7 +308,7 @@ def run(
         names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
         log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
     for part in suite.scenario:
-        progress = None if on_progress is None else partial(on_progress, part.name)
+        progress = None if on_progress is None else partial(on_progress, description=part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
         _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
         _test(suite, [cell for cell in left if cell.chosen], jobs=jobs, on_progress=progress, lines=lines)
