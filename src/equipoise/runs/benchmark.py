@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -118,56 +118,56 @@ def read_suite(name: str) -> Suite:
         if re.search(r"^[ \t]*\[\s*scenario\s*\]", text, re.MULTILINE):
             advice = "Begin each scenario with [[scenario]], in two brackets"
         raise RunError(f"{name} cannot be read: {why}. {advice}.") from None
+    for problem in _problems(suite):
+        raise RunError(f"{name}: {problem}")
+    return suite
+
+
+def _problems(suite: Suite) -> Iterator[str]:
+    """What is not right in a suite whose entries have the right types."""
     names = [part.name for part in suite.scenario]
     if twice := [method for method in suite.methods if suite.methods.count(method) > 1]:
-        raise RunError(f"{name}: methods: {twice[0]} is given twice. Name each once.")
+        yield f"methods: {twice[0]} is given twice. Name each once."
     described, plain = dict[str, scenarios.Description](), dict[str, RunConfig]()
     for part in suite.scenario:
         if runs.slug(part.name) != part.name or not part.name.strip(".") or part.name in WRITTEN:
-            raise RunError(
-                f"{name}: scenario {part.name!r}: its name is that of a folder, so it may hold letters, digits and . _ + = - only, "
-                f"for example {runs.slug(part.name).strip('.') or 'mine'!r}, and is none of {', '.join(WRITTEN)}."
-            )
+            example = runs.slug(part.name).strip(".") or "mine"
+            rule = "its name is that of a folder, so it may hold letters, digits and . _ + = - only"
+            yield f"scenario {part.name!r}: {rule}, for example {example!r}, and is none of {', '.join(WRITTEN)}."
         if part.scenario not in SCENARIOS:
-            raise RunError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
+            yield f"scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}"
         options = SCENARIOS[part.scenario].options
         for table, keys in (("train", SETTABLE), ("options", options)):
-            if wrong := [key for key in getattr(part, table) if key not in keys]:
-                problem = f"{unknown('key', wrong[0], sorted(keys))} {_place(wrong[0], options)}".strip()
-                raise RunError(f"{name}: scenario {part.name}: {table}: {problem}")
+            for key in [key for key in getattr(part, table) if key not in keys]:
+                problem = f"{unknown('key', key, sorted(keys))} {_place(key, options)}".strip()
+                yield f"scenario {part.name}: {table}: {problem}"
         if part.data is None and _lacks_data(part):
-            what = ", ".join(SCENARIOS[part.scenario].reads)
-            example = "table.csv" if part.scenario == "own" else "data"
-            raise RunError(
-                f'{name}: scenario {part.name} reads {what}: state where the files are, data = "{example}" for example.'
+            files, example = (
+                ", ".join(SCENARIOS[part.scenario].reads),
+                "table.csv" if part.scenario == "own" else "data",
             )
+            yield f'scenario {part.name} reads {files}: state where the files are, data = "{example}" for example.'
         try:
             described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
             plain[part.name] = _plain(part)
         except ValueError as error:
-            raise RunError(f"{name}: scenario {part.name}: {error}") from None
+            yield f"scenario {part.name}: {error}"
         if kind_of(described[part.name].task) == REGRESSION:
-            raise RunError(
-                f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
-            )
-        if wrong := [method for method in part.skip if method not in suite.methods]:
-            raise RunError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
-        if suite.methods[0] in part.skip:
-            raise RunError(
-                f"{name}: scenario {part.name}: skip: all methods are compared with the first, {suite.methods[0]}. "
-                "Do not skip it: leave the scenario out, or put another method first."
-            )
+            yield f"scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
+        for method in [method for method in part.skip if method not in suite.methods]:
+            yield f"scenario {part.name}: skip: {unknown('method', method, suite.methods)}"
+        if (reference := suite.methods[0]) in part.skip:
+            advice = "Do not skip it: leave the scenario out, or put another method first"
+            yield f"scenario {part.name}: skip: all methods are compared with the first, {reference}. {advice}."
         if names.count(part.name) > 1:
-            raise RunError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
+            yield f"two scenarios are called {part.name}. Give each its own name."
     try:
         runs.distinct(suite.methods)
-        parsed = {method: parse(method) for method in suite.methods}
-        choosing.require_models(suite.budget.by, parsed)
+        choosing.require_models(suite.budget.by, {method: parse(method) for method in suite.methods})
         for part in suite.scenario if suite.by in choosing.LACKING else ():
             choosing.require_data(suite.by, described[part.name], plain[part.name])
     except ValueError as error:
-        raise RunError(f"{name}: {error}") from None
-    return suite
+        yield str(error)
 
 
 def _plain(part: Part) -> RunConfig:
