@@ -14,6 +14,7 @@ from equipoise.cli import completion
 from equipoise.cli.console import counted, note, out, print_table, progress_bar, say
 from equipoise.cli.options import Json, Runs, add, option
 from equipoise.system.files import write_atomically
+from equipoise.system.own_code import short
 from equipoise.system.suggestions import require_use
 from equipoise.system.text import csv_text, formulas
 
@@ -61,7 +62,6 @@ def decomposition(
     from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
     from equipoise.runs import directory as runs
-    from equipoise.system.own_code import short
 
     paths = all_members(directories)
     planned = sum(runs.load(path).rounds for path in paths)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.cli.init import read as read_file
 from equipoise.cli.options import SETTINGS, Values, pairs_of
+from equipoise.system.text import read_value
 
 if TYPE_CHECKING:
     from equipoise.records.meta import Content
@@ -174,8 +175,6 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
 
 def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name, as they are written."""
-    from equipoise.system.text import read_value
-
     either = "PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the scenario, for example clients=8"
     values = pairs_of("--set", pairs, either)
     hyper_parameters = {key: read_value(text) for key, text in values.items() if "." in key}

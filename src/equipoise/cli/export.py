@@ -13,10 +13,12 @@ from rich.markup import escape
 
 from equipoise.cli.console import note, print_table, progress_bar, require_free, say
 from equipoise.cli.options import MOVED, Run, option, reading_of
-from equipoise.system.files import read_regular, real_path
+from equipoise.data.tables.options import WRITTEN
+from equipoise.system.files import read_regular, real_path, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.seals import open_json, open_toml
-from equipoise.system.suggestions import require_use
+from equipoise.system.suggestions import require_use, some
+from equipoise.system.text import csv_text, formulas
 
 if TYPE_CHECKING:
     from equipoise.data.formats.table import Table
@@ -62,7 +64,6 @@ def export(
     from safetensors.torch import save
 
     from equipoise.runs import directory as runs
-    from equipoise.system.files import write_atomically
 
     fed = runs.trained(directory, data)
     about = {**_about(fed), **_inputs(directory)}
@@ -255,9 +256,6 @@ def predict(
     from equipoise.bundle.files import cautions
     from equipoise.bundle.inputs import group_cells
     from equipoise.bundle.predictor import ROWS, Classifier, load
-    from equipoise.data.tables.options import WRITTEN
-    from equipoise.system.files import write_atomically
-    from equipoise.system.text import csv_text, formulas
 
     require_free(output, force)
     model = load(bundle)
@@ -288,8 +286,6 @@ def predict(
 
 def _named(identifier: str, table: Table | None, data: Path) -> list[str]:
     """The names of the rows."""
-    from equipoise.system.suggestions import some
-
     if table is None or identifier not in table.names:
         columns = "no columns" if table is None else f"the columns {some(table.names)}"
         raise ValueError(f"--id {identifier}: {data} has {columns}.")

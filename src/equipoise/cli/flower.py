@@ -17,6 +17,7 @@ from equipoise.cli.console import out, print_json, print_table, progress_bar, sa
 from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
 from equipoise.cli.options import Json, add, command, option
 from equipoise.system.errors import RunError
+from equipoise.system.ranges import marked
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use, some
 
@@ -252,7 +253,6 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
     from equipoise.flower.settings import AppSettings
     from equipoise.runs.configuration import Layer, overrides_of, stacked, training_of
     from equipoise.scenarios.own import PROTOCOL
-    from equipoise.system.ranges import marked
 
     choices = read(path)
     method, seed = choices.pop("method", "fedavg"), choices.pop("seed", 0)

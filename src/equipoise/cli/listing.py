@@ -15,6 +15,8 @@ from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, print_json, print_table
 from equipoise.cli.options import Json, option
 from equipoise.system.errors import RunError
+from equipoise.system.own_code import is_reference, split
+from equipoise.system.ranges import describe
 from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
@@ -62,8 +64,6 @@ def _check(name: str | None, json_: bool) -> None:
 
 def _show_own(name: str) -> Iterator[object]:
     from equipoise.federation.method import MethodError, parse
-    from equipoise.system.own_code import is_reference, split
-    from equipoise.system.ranges import describe
 
     method = parse(name)  # says what is wrong, with a suggestion
     if "+" in name:

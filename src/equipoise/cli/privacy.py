@@ -11,6 +11,8 @@ from equipoise.cli import completion
 from equipoise.cli.console import print_table, say
 from equipoise.cli.options import option
 from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
+from equipoise.system.files import read_regular
+from equipoise.system.own_code import replaced
 
 
 def privacy(
@@ -61,8 +63,6 @@ def _of(run: Path) -> list[dict[str, Any]]:
     from equipoise.federation.method import parse
     from equipoise.methods.dp import DP
     from equipoise.records.record import line, parse_lines
-    from equipoise.system.files import read_regular
-    from equipoise.system.own_code import replaced
 
     history = History.from_run(run)
     method = replaced(history.method, lambda *_: "own")  # whose code is not run, and whose folder may be called a+dp

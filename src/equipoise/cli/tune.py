@@ -14,6 +14,7 @@ from equipoise.cli import completion
 from equipoise.cli.choices import Choices, check_parts, read
 from equipoise.cli.console import counted, out, print_table, say
 from equipoise.cli.options import JOBS, Json, Place, Training, option, pairs_of
+from equipoise.system.search import read as read_space
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
@@ -118,7 +119,6 @@ def choose(
     from equipoise.runs import choosing
     from equipoise.runs.configuration import Layer
     from equipoise.runs.tuning import Budget
-    from equipoise.system.search import read as read_space
 
     if chosen.of_methods:
         raise ValueError("--config: the settings in the file are chosen already. Leave out the file, or --tune.")
