@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +17,19 @@ import typer
 from rich.markup import escape
 
 from equipoise.cli.console import out, print_json, print_table, progress_bar, say
-from equipoise.cli.operation import clean, flower_errors, sites, status, stop, take
+from equipoise.cli.export import announce
 from equipoise.cli.options import Json, add, command, option
 from equipoise.system.errors import RunError
+from equipoise.system.files import read_regular
 from equipoise.system.ranges import marked
-from equipoise.system.seals import open_toml
+from equipoise.system.seals import open_json, open_toml
 from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
     from equipoise.flower.deploy.checks import CheckResult
-    from equipoise.flower.deploy.superlink import Outcome
+    from equipoise.flower.deploy.superlink import Outcome, SuperLink
+    from equipoise.records.record import Record
+
 
 app = typer.Typer(
     name="flower",
@@ -43,6 +49,27 @@ NODES = option(
     None, "TOML file with what sites are started with: a table per site, or the keys of one site.", metavar="FILE"
 )
 HOSTS = option(None, "Name or address by which sites reach the server. Repeatable.")
+
+
+Row = dict[str, Any]
+LAST = 10  # rounds in which it is counted how often a site was missing
+EMPTY = {"state": "not known", "seconds": "not yet", "missing": "not yet"}  # for cells without a value
+ENDED = {"state": "ended", "seconds": "never", "missing": "never"}  # after the last round
+SINCE = {"online": "last_activated_at", "offline": "last_deactivated_at", "registered": "registered_at"}
+
+CONNECTION = option(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION")
+YES = option(False, "Do it; without this it is only said what would be done.")
+
+
+@contextmanager
+def flower_errors() -> Iterator[None]:
+    """Turn the absence of Flower into a failure of the command."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
+            raise
+        raise RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
 
 
 def _add(*examples: str) -> Callable[[Callable[..., object]], Callable[..., None]]:
@@ -235,15 +262,289 @@ def certs(
         say(f"wrote {path}")
 
 
-OPERATION: dict[Callable[..., object], str] = {  # with examples
-    status: "equipoise flower status my-federation --connection federation --certs certs",
-    stop: "equipoise flower stop federation",
-    sites: "equipoise flower sites federation --remove hospital-2 --yes",
-    take: "equipoise flower take /var/lib/equipoise --bundle our-model",
-    clean: "equipoise flower clean /var/lib/equipoise --older-than 90 --yes",
-}
-for function, example in OPERATION.items():
-    _add(f"`{example}`")(function)
+@_add("`equipoise flower status my-federation --connection federation --certs certs`")
+def status(
+    directory: Path = option(Path(), "Directory of a run, or its project.", "[DIR]"),
+    connection: str | None = option(None, "SuperLink in Flower's config.toml: who is online?"),
+    certs: Path | None = option(None, "Folder of certificates: how long do they last?"),
+) -> Iterator[object]:
+    """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
+
+    Without --connection or --certs it shows the content of the directory. It names what it could not determine.
+    """
+    from equipoise.report.formatting import size
+
+    about = overview(directory, connection, certs)
+    yield about
+    ended = about["run"].get("state") == "complete"
+    for key, value in about["run"].items():
+        if value is not None or key == "last_round_ended":
+            shown = size(value) if "bytes" in key else "not yet" if value is None else value
+            say(f"{key.removesuffix('_bytes').replace('_', ' ')}: {shown}")
+    _show_rows(about["sites"], empty=ENDED if ended else {})
+    _show_rows(about["certificates"])
+    for what in about["unknown"]:
+        say(f"not known: {what}")
+
+
+def overview(directory: Path, connection: str | None, certs: Path | None) -> Row:
+    """What there is to know of a run, its sites and certificates; in ``unknown``, what there is not, and why."""
+    about: Row = {"run": {}, "sites": [], "certificates": [], "unknown": []}
+    records: tuple[Record, ...] = ()
+    names, nodes, absent = list[str](), dict[str, Row](), None
+    if not (directory / "config.toml").exists() and (directory / "pyproject.toml").exists():
+        from equipoise.flower.deploy import project
+
+        directory /= str(project.settings(directory).get("run-dir", ""))
+    if (directory / "config.toml").exists():
+        about["run"], records, names = _run(directory)
+    elif connection is None:
+        raise ValueError(f"{directory} holds no run. Give the directory of one, or ask its server: --connection NAME.")
+    else:
+        about["unknown"].append(f"the run ({directory} holds none)")
+    try:
+        with flower_errors():
+            nodes, absent = (
+                {node["site"] or node["node"]: node for node in _registered(_link(connection))},
+                "not registered",
+            )
+    except RunError as error:
+        about["unknown"].append(f"which sites are online ({str(error).rstrip('.')})")
+    for name in dict.fromkeys([*names, *nodes]):
+        node = nodes.get(name, {"state": absent, "since": None})
+        m = names.index(name) if name in names else None
+        about["sites"].append({"site": name, "state": node["state"], "since": node["since"], **_site(m, records)})
+    for path in (*certs.glob("server.pem"), certs / "ca.crt") if certs else ():
+        from equipoise.flower.deploy.certificates import inspect
+
+        certificate = inspect(path)
+        about["certificates"].append(
+            {"certificate": path.name, "ends": _utc(certificate.ends), "days_left": certificate.days_left()}
+        )
+    return about
+
+
+def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
+    """The status of a run by its directory, its records, and the names of its sites."""
+    from equipoise.records.record import parse_lines
+    from equipoise.runs.status import run_status
+
+    names = ("config.toml", "metrics.jsonl", "sites.json", "manifest.json")
+    config, metrics, roster, manifest = (directory / name for name in names)
+    try:
+        settings = open_toml(read_regular(config).decode())
+        records = parse_lines(read_regular(metrics).decode()) if metrics.exists() else ()
+        lost = open_json(read_regular(manifest).decode()).get("without_model", []) if manifest.exists() else []
+        sites = [site["name"] for site in open_json(read_regular(roster).decode())["sites"]] if roster.exists() else []
+    except ValueError as error:
+        raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
+    how = run_status(directory)
+    run = {
+        "directory": str(directory),
+        "method": settings.get("method"),
+        "state": f"running as process {how.process}" if how.state == "running" else how.state,
+        "round": len(records),
+        "rounds": settings.get("rounds"),
+        "last_round_ended": None if how.written is None else _utc(datetime.fromtimestamp(how.written, UTC)),
+        "sites_without_model": ", ".join(lost) or None,
+        "bytes": _bytes(directory.rglob("*")),
+        "free_bytes": shutil.disk_usage(directory).free,
+    }
+    return run, records, sites
+
+
+def _site(m: int | None, records: Sequence[Record]) -> Row:
+    """How often site ``m`` was missing in the last rounds, why, how long its last answer took, and its bytes in all rounds."""
+    last = records[-LAST:]
+    sent = [] if m is None else [(w["down"][m], w["up"][m]) for r in records for w in r.get("sent", {}).values()]
+    missed = [q["reason"] for r in last for q in r.get("quarantined", ()) if q["client"] == m]
+    took = [r["times"]["answered"][r["ids"].index(m)] for r in records if "times" in r and m in r["ids"]]
+    return {
+        "missing": None if m is None else len(missed),
+        "of": None if m is None else len(last),
+        "seconds": took[-1] if took else None,
+        "received_bytes": sum(down for down, _ in sent),
+        "sent_bytes": sum(up for _, up in sent),
+        "missing_because": missed[-1] if missed else None,
+    }
+
+
+@_add("`equipoise flower stop federation`")
+def stop(
+    connection: str = CONNECTION,
+    run: int | None = option(None, "Needed if several are running.", "[RUN]"),
+) -> None:
+    """Stop a run on a server. What it has learnt up to its last complete round is kept."""
+    link = _link(connection)
+    runs = {int(each["run-id"]): str(each["status"]) for each in link.call("ls", connection).get("runs", [])}
+    running = [number for number, how in runs.items() if not how.startswith("finished")]
+    listed = f"Running at {connection}: {', '.join(map(str, running)) or 'none'}."
+    if run is None and len(running) != 1:
+        raise RunError(f"{listed} {'Say which one to stop.' if running else 'There is nothing to stop.'}")
+    number = running[0] if run is None else run
+    if number not in running:
+        raise RunError(f"Run {number} {f'has {runs[number]}' if number in runs else 'is not known'}. {listed}")
+    link.stop(number)
+    say(
+        f"Run {number} is stopped. Its run-dir on the server has the records and the model of its last complete round, and sites keep "
+        f"their states. To continue from there, with the same settings: equipoise flower run DIR {connection}"
+    )
+
+
+@_add("`equipoise flower sites federation --remove hospital-2 --yes`")
+def sites(
+    connection: str = CONNECTION,
+    remove: str | None = option(None, "Remove the key of this site from the list, permanently.", metavar="NAME"),
+    yes: bool = YES,
+) -> Iterator[object]:
+    """List the sites whose keys a server knows, or remove one, whose key can then never connect again.
+
+    A run in progress continues without the site, and its records name it, as long as `quorum` of its sites answer.
+    """
+    require_use({"--yes": yes and remove is None}, without="--remove NAME")
+    link = _link(connection)
+    nodes = _registered(link)
+    gone = [node for node in nodes if remove and node["site"] == remove]
+    if remove is not None and not gone:
+        names = ", ".join(sorted(node["site"] for node in nodes if node["site"])) or "none"
+        raise RunError(f"No site {remove} is registered at {connection}. Registered: {names}.")
+    for node in gone if yes else ():
+        link.call("supernode", "unregister", node["node"], connection)
+    yield {"sites": nodes, "removed": gone if yes else []}
+    _show_rows(gone or nodes, "No site is registered.")
+    if gone:
+        say("Without --yes nothing was done. With it:" if not yes else "It is removed.")
+        say(
+            "Its key is refused, permanently. A run in progress leaves the site out, and stops if fewer than quorum answer."
+        )
+
+
+@_add("`equipoise flower take /var/lib/equipoise --bundle our-model`")
+def take(
+    states: Path = option(..., "The state-dir of a site.", "STATE_DIR"),
+    bundle: Path = option(..., "A new folder for the bundle.", "", metavar="DIR"),
+    run: str | None = option(
+        None, "Which run, if the site took part in several [default: the only one].", metavar="NAME"
+    ),
+) -> None:
+    """At a site: take the model that this site predicts with home, as a bundle with a model card.
+
+    It is the site's own where the method gives it one, else the last global model that it received.
+    """
+    from equipoise.flower.site.store import take as copied
+
+    name = copied(states, bundle, run=run)
+    announce(bundle, f"a bundle of the site's model of {name}")
+
+
+@_add("`equipoise flower clean /var/lib/equipoise --older-than 90 --yes`")
+def clean(
+    directory: Path = option(..., "The state-dir of a site.", "STATE_DIR"),
+    names: list[str] | None = option(None, "Remove these.", "[EXPERIMENT]..."),
+    older_than: float | None = option(None, "Remove those not changed for so many days.", min=0),
+    models: bool = option(False, "Remove their final models, too."),
+    yes: bool = YES,
+) -> None:
+    """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
+
+    A run cannot be resumed without the states. The site's final model, model.safetensors and its bundle, stays unless --models is given.
+    """
+    from equipoise.flower.site.store import BUNDLE, MODEL
+
+    nothing = not names and older_than is None
+    require_use({"--models": nothing and models, "--yes": nothing and yes}, without="--older-than or an experiment")
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is not a directory. Give the state-dir of the site's node config.")
+    experiments, rows = _experiments(directory), list[Row]()
+    old = [*experiments][:-1]
+    if strange := [name for name in names or () if name not in old]:
+        raise ValueError(f"{strange[0]} cannot be removed from {directory}; what can: {', '.join(old) or 'nothing'}.")
+    for name, files in experiments.items():
+        home = directory / name
+        days = (time.time() - _changed(files)) / 86400
+        chosen = name in old and (name in (names or ()) or (older_than is not None and days >= older_than))
+        gone = [path for path in files if chosen and (models or path.relative_to(home).parts[1] not in (MODEL, BUNDLE))]
+        done = "removed_bytes" if yes else "to_remove_bytes"
+        rows.append({"experiment": name, "bytes": _bytes(files), "days": round(days), done: _bytes(gone)})
+        for path in gone if yes else ():
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder that still holds something
+                for parent in path.parents[: len(path.relative_to(directory).parts) - 1]:
+                    parent.rmdir()
+    _show_rows(rows, "There is no experiment.")
+
+
+def _experiments(base: Path) -> dict[str, list[Path]]:
+    """The files of each experiment in a state directory, by its folder, the newest experiment last.
+
+    A folder is one if its name is of the form that servers give, and it holds nothing but what sites store.
+    """
+    from equipoise.flower.site.store import FILES
+
+    experiments = {}
+    for folder in base.iterdir():
+        files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+        within = [path.relative_to(folder).as_posix().partition("/")[2] for path in files]
+        linked = any(path.is_symlink() for path in folder.rglob("*"))
+        stored = not linked and all(re.fullmatch(FILES, path) for path in within)
+        if files and stored and not folder.is_symlink() and re.fullmatch(".+-[0-9a-f]{8}", folder.name):
+            experiments[folder.name] = files
+    return dict(sorted(experiments.items(), key=lambda each: _changed(each[1])))
+
+
+def _link(connection: str | None) -> SuperLink:
+    """The server of a connection, which answers."""
+    from equipoise.flower.deploy.checks import reach
+    from equipoise.flower.deploy.superlink import SuperLink, environment
+
+    if connection is None:
+        raise RunError("no server was asked: there is no --connection")
+    if wrong := [each.text for each in reach(connection) if not each.ok]:
+        raise RunError(" ".join(wrong))
+    return SuperLink(connection, environment())
+
+
+def _registered(link: SuperLink) -> list[Row]:
+    """The sites that a server knows: name, number, state, and since when."""
+    rows = []
+    for node in link.nodes():
+        since = node.get(SINCE.get(node["status"], ""))
+        since = _utc(datetime.fromisoformat(since)) if since else None
+        rows.append({"site": node.get("name", ""), "node": node["node_id"], "state": node["status"], "since": since})
+    return rows
+
+
+def _show_rows(rows: Sequence[Row], nothing: str = "", empty: Mapping[str, str] = {}) -> None:
+    """Print rows of the same keys as a table, or a sentence if there are none; ``empty`` are words for missing cells."""
+    from equipoise.report.formatting import size
+
+    words = {**EMPTY, **empty}
+
+    def cell(key: str, value: Any) -> str:
+        shown = words.get(key, "-") if value is None else size(value) if "bytes" in key else value
+        return escape(str(shown))
+
+    if rows:
+        columns = [key.removesuffix("_bytes").replace("_", " ") for key in rows[0]]
+        print_table(columns, ([cell(*item) for item in row.items()] for row in rows), fold=columns, whole=("site",))
+    elif nothing:
+        say(nothing)
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+
+
+def _changed(files: Iterable[Path]) -> float:
+    return max(path.stat().st_mtime for path in files)
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    total = 0
+    for path in files:
+        with suppress(FileNotFoundError):  # a run in progress replaces files
+            total += path.stat().st_size * path.is_file()
+    return total
 
 
 def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -274,10 +274,8 @@ def run(
     *,
     methods: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
-    jobs: int | None = None,
-    on_progress: Callable[..., None] | None = None,
-    lines: bool = False,
     retry: bool = False,
+    **how: Unpack[plan.How],
 ) -> None:
     """Tune and test the cells that are missing; what is finished is taken as it is, and what was stopped continues.
 
@@ -286,10 +284,8 @@ def run(
     suite, base : what to run, and the folder that all shards share.
     methods : instead of those of the suite.
     shard : which of how many machines this is, from 1.
-    jobs : processes at a time; no result depends on it.
-    on_progress : called with the rounds done and to do, and with the scenario as ``description``.
-    lines : write lines about every run to standard error, if that is no terminal.
     retry : run cells that failed to run once more, from where they are, and log which.
+    how : the runs are trained, see :class:`equipoise.runs.plan.How`; ``on_progress`` is also given the scenario as ``description``.
     """
     for method in methods:
         parse(method)
@@ -300,7 +296,7 @@ def run(
     ):
         lacks = "%s lacks results of %s, with which %s is compared. Run the suite itself, too."
         log.warning(lacks, base, reference, ", ".join(map(own_code.short, methods)))
-    own = cells(suite, base, methods, shard)
+    own, on_progress = cells(suite, base, methods, shard), how.get("on_progress")
     failed = [cell for cell in own if retry and (cell.folder / FAILED).exists()]
     for cell in failed:
         (cell.folder / FAILED).unlink()
@@ -308,10 +304,11 @@ def run(
         names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
         log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
     for part in suite.scenario:
-        progress = None if on_progress is None else partial(on_progress, description=part.name)
+        if on_progress is not None:
+            how["on_progress"] = partial(on_progress, description=part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
-        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
-        _test(suite, [cell for cell in left if cell.chosen], jobs=jobs, on_progress=progress, lines=lines)
+        _choose(suite, [cell for cell in left if not cell.chosen], shard, **how)
+        _test(suite, [cell for cell in left if cell.chosen], **how)
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from equipoise.system.errors import SETTINGS, RunError
 from equipoise.system.files import open_regular
 from equipoise.system.workers import Processes, Workers, cores
 
-Progress = Callable[[int, int], None]  # called with the rounds done and to do, over all cells
+Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
