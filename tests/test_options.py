@@ -134,7 +134,7 @@ COMPARE = Base(
         "--search": (["--search", "lr=0.1"], "--search has no effect without --tune"),
         "--jobs": ["--jobs", "7"],
     },
-    ("equipoise.runs.comparison:compare", "equipoise.runs.choosing:_trained"),
+    ("equipoise.runs.plan:compare", "equipoise.runs.choosing:_trained"),
 )
 TUNE = Base(
     "tune fedavg fedprox --name r",

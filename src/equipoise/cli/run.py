@@ -99,7 +99,7 @@ def compare(
     require_use({} if first.tune else {"--by": first.by, "--search": first.search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, first.tune or 1), place) as kept:
         with loading():
-            from equipoise.runs import comparison, plan
+            from equipoise.runs import plan
             from equipoise.runs.tracking import Tracking
 
         chosen = read(vars(given))
@@ -116,8 +116,9 @@ def compare(
         _say_data(configs[0], chosen, output.json_)
         shown = counted(f"{len(configs)} runs", "rounds", shown=not output.json_)
         with Tracking(directory, configs[0].track), shown as on_progress:
-            how = plan.How(jobs=jobs, on_progress=on_progress, lines=not output.json_, workers=kept)
-            histories = comparison.compare(configs, directory, **how)
+            at_once = jobs or plan.fitting(configs)
+            how = plan.How(jobs=at_once, on_progress=on_progress, lines=not output.json_, workers=kept)
+            histories = plan.compare(configs, directory, **how)
     _show_results(options.relabelled(histories, labels), directory, output)
 
 
