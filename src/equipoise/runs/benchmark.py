@@ -26,7 +26,7 @@ from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
 from equipoise.runs.configuration import Layer, RunConfig, whole
-from equipoise.runs.experiment import TRAINED, Strict, faults
+from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -134,8 +134,7 @@ def _problems(suite: Suite) -> Iterator[str]:
             example = runs.slug(part.name).strip(".") or "mine"
             rule = "its name is that of a folder, so it may hold letters, digits and . _ + = - only"
             yield f"scenario {part.name!r}: {rule}, for example {example!r}, and is none of {', '.join(WRITTEN)}."
-        if part.scenario not in SCENARIOS:
-            yield f"scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}"
+        yield from strange(f"scenario {part.name}", "scenario", [part.scenario], SCENARIOS)
         options = SCENARIOS[part.scenario].options
         for table, keys in (("train", SETTABLE), ("options", options)):
             for key in [key for key in getattr(part, table) if key not in keys]:
@@ -154,8 +153,7 @@ def _problems(suite: Suite) -> Iterator[str]:
             yield f"scenario {part.name}: {error}"
         if kind_of(described[part.name].task) == REGRESSION:
             yield f"scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
-        for method in [method for method in part.skip if method not in suite.methods]:
-            yield f"scenario {part.name}: skip: {unknown('method', method, suite.methods)}"
+        yield from strange(f"scenario {part.name}: skip", "method", part.skip, suite.methods)
         if (reference := suite.methods[0]) in part.skip:
             advice = "Do not skip it: leave the scenario out, or put another method first"
             yield f"scenario {part.name}: skip: all methods are compared with the first, {reference}. {advice}."

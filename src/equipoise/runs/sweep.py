@@ -99,20 +99,21 @@ class Common:
         method, solver = tuned_method(self.parsed[label], self.solver, settings)
         return partial(replace(self, solver=solver).federation, method, seed)
 
+    def first(self, budget: Budget) -> Federation:
+        """The federation of the first method with the first seed that chooses."""
+        return self.federation(next(iter(self.parsed.values())), budget.seeds[0])
+
     def sealed(self, budget: Budget) -> Configure:
         """With the data that choose."""
         if self.given.get("select", "last") != "last":
             raise ValueError(f"select: {BY_LAST}. Leave it out.")
         task = task_of(self.given.get("task", "classification"))
         recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
-        sealed, first = replace(self, given=self._held(budget)), next(iter(self.parsed.values()))
+        sealed = replace(self, given=self._held(budget))
         rewards = self.given.get("collaborative") and self.given.get("groups") is None
 
-        def grouped() -> bool:
-            return bool(sealed.federation(first, budget.seeds[0]).trial.setup.attributes)
-
         present = {
-            "eo": lambda: not task.dtype.is_floating_point and grouped(),
+            "eo": lambda: not task.dtype.is_floating_point and bool(sealed.first(budget).trial.setup.attributes),
             COLLABORATION: lambda: bool(rewards) and self.given.get("server_validation") is not None,
             LEAVE_OUT: lambda: len([*self.clients]) > 1,
             ORACLE: lambda: any(self.given.get(name) for name in OF_TESTS),
@@ -143,7 +144,7 @@ class Common:
             rest = replace(self, clients=[*members[:k], *members[k + 1 :]], given={**plain, **more})
             others[name] = rest.config
             try:  # what names the client that is left out, or groups, is told before anything trains
-                rest.federation(next(iter(self.parsed.values())), budget.seeds[0])
+                rest.first(budget)
             except ValueError as error:
                 raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
         return others
