@@ -18,8 +18,8 @@ from equipoise.system.search import read as read_space
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
+    from equipoise.runs.choosing import Tuning
     from equipoise.runs.plan import How
-    from equipoise.runs.tuning import Tuning
 
 SUBMIT = "submit"  # the word of ``benchmark`` before methods of the user's own
 
@@ -43,7 +43,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Draws(Searched):
-    """Fields of :class:`equipoise.runs.tuning.Budget`, and where settings are searched."""
+    """Fields of :class:`equipoise.runs.choosing.Budget`, and where settings are searched."""
 
     draws: int = option(16, "Settings to try per method, the defaults first.", min=1, metavar="N")
     trials: int = option(1, "Runs of each draw, with seeds of their own.", min=1, metavar="N")
@@ -117,8 +117,8 @@ def choose(
 ) -> Tuning:
     """Choose the settings of some methods in a directory, with a progress bar if there are ``lines``."""
     from equipoise.runs import choosing
+    from equipoise.runs.choosing import Budget
     from equipoise.runs.configuration import Layer
-    from equipoise.runs.tuning import Budget
 
     if chosen.of_methods:
         raise ValueError("--config: the settings in the file are chosen already. Leave out the file, or --tune.")

@@ -24,10 +24,10 @@ from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
+from equipoise.runs import choosing, directory as runs, plan, unchanged
+from equipoise.runs.choosing import TUNING, Budget
 from equipoise.runs.configuration import Layer, RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults, strange
-from equipoise.runs.tuning import TUNING, Budget
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
@@ -249,7 +249,7 @@ class Cell:
 
     @property
     def choice(self) -> Content:
-        """What was chosen, as :meth:`equipoise.runs.tuning.Tuning.document` has it."""
+        """What was chosen, as :meth:`equipoise.runs.choosing.Tuning.document` has it."""
         return dict(stored(self.folder / TUNING)["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
@@ -382,7 +382,7 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
             first.fail(str(error))
         return
     for cell in usable:
-        tuning.write(every.only(cell.method), cell.folder, candidates.file())
+        choosing.write(every.only(cell.method), cell.folder, candidates.file())
 
 
 def _test(suite: Suite, chosen: Sequence[Cell], **how: Unpack[plan.How]) -> None:

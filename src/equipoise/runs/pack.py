@@ -28,10 +28,9 @@ from equipoise.records.identity import Identity
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs, unchanged
-from equipoise.runs.choosing import FOLDER
+from equipoise.runs.choosing import FOLDER, TUNING
 from equipoise.runs.configuration import RunConfig, RunError, whole
 from equipoise.runs.plan import Cell, run as run_cells, train
-from equipoise.runs.tuning import TUNING
 from equipoise.system import own_code, places, trust
 from equipoise.system.environment import kind, machine, source, versions
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically

@@ -18,10 +18,10 @@ from equipoise.data.contents import DataError
 from equipoise.federation.history import History
 from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import directory as runs, experiment as papers
+from equipoise.runs.choosing import judged
 from equipoise.runs.configuration import Layer, RunConfig, called, layered
 from equipoise.runs.experiment import ColumnGroup, Condition, PaperExperiment, Row, read_experiment
 from equipoise.runs.plan import Cell, How, Outcome, finish
-from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import hashes, own_code
 from equipoise.system.errors import InputError, RunError

@@ -43,19 +43,22 @@ from equipoise.report.comparisons import Comparison
 from equipoise.runs.choosing import (
     BY_LAST,
     FOLDER,
+    Budget,
     Configure,
     Subject,
+    Trial,
+    Tuning,
     check,
     choose,
     conditional,
     identity,
     require,
     require_models,
+    tuned_method,
 )
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
-from equipoise.runs.tuning import Budget, Trial, Tuning, tuned_method
 from equipoise.system.files import claimed, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
