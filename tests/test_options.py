@@ -617,7 +617,6 @@ def seen(call: Any, base: Base, more: list[str], patch: pytest.MonkeyPatch) -> t
             context.setattr(importlib.import_module(module), name, partial(captured, answer))
         if base.targets:
             context.setattr("equipoise.cli.run.started", lambda *_: nullcontext(Workers()))
-            context.setattr("equipoise.cli.tune.started", lambda *_: nullcontext(Workers()))
         words = base.arguments.split()
         tiny = TINY if base in (RUN, COMPARE, TUNE) and not {"--scenario", "--config"} & {*more} else []
         status, out, err = call(*words, *tiny, *more)

@@ -40,10 +40,9 @@ from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import audit, report
 from equipoise.cli.reproduce import reproduce
-from equipoise.cli.run import compare, quickstart, resume, run
+from equipoise.cli.run import benchmark, compare, quickstart, resume, run, tune
 from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
-from equipoise.cli.tune import benchmark, tune
 from equipoise.data.tables.options import COLUMNS
 from equipoise.system import trust
 from equipoise.system.errors import CODE, RunError
