@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, Unpack
@@ -39,7 +38,7 @@ from equipoise.system.tree import flatten
 
 log = logging.getLogger(__name__)
 
-FOLDER: Final = resources.files("equipoise.runs") / "suites"
+FOLDER: Final = Path(__file__).with_name("suites")
 FAILED: Final = "failed.json"
 SUBMITTED: Final = "submitted"  # in CONDITIONS: methods that are not the suite's
 RUNS, REPORT = "runs", "report.html"
@@ -80,7 +79,7 @@ class Suite(Strict):
 
 def suites() -> list[str]:
     """The suites that come with the library."""
-    return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read_suite(name: str) -> Suite:

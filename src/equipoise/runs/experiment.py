@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
-from importlib import resources
-from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -26,7 +24,7 @@ from equipoise.system.errors import InputError
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
-FOLDER = resources.files("equipoise.runs") / "experiments"
+FOLDER = Path(__file__).with_name("experiments")
 ENTRIES = {"part": "name", "row": "name", "ours": "what"}  # and what they are called by
 NEEDED = {"scenario", "method", "why"}  # what a part, a row and a choice of ours cannot do without
 # What an experiment takes from the one that it is like.
@@ -236,16 +234,10 @@ class PaperExperiment(Strict):
 
 def experiment_names() -> list[str]:
     """The experiments that come with the library, such as ``fedheal/table2``."""
-    papers = sorted((p for p in FOLDER.iterdir() if p.is_dir()), key=lambda p: p.name)
-    return [
-        f"{paper.name}/{name.removesuffix('.toml')}"
-        for paper in papers
-        for name in sorted(f.name for f in paper.iterdir())
-        if name.endswith(".toml")
-    ]
+    return [f"{path.parent.name}/{path.stem}" for path in sorted(FOLDER.glob("*/*.toml"))]
 
 
-def experiment_file(name: str) -> Traversable:
+def experiment_file(name: str) -> Path:
     """The file of an experiment: one of ``experiment_names()``, or a path that ends in ``.toml``.
 
     Raises
@@ -260,8 +252,7 @@ def experiment_file(name: str) -> Traversable:
         return Path(name)
     if name not in experiment_names():
         raise InputError(unknown("experiment", name, experiment_names()))
-    paper, item = name.split("/")
-    return FOLDER / paper / f"{item}.toml"
+    return FOLDER / f"{name}.toml"
 
 
 def faults(table: type[Strict], error: ValidationError) -> str:
@@ -449,8 +440,7 @@ def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
 
 def published(name: str) -> dict[tuple[str, str, str], tuple[float, float | None]]:
     """The paper's numbers, mean and spread, by row, part and column; empty if the paper prints none."""
-    file = experiment_file(name)
-    path: Any = file.with_suffix(".csv") if isinstance(file, Path) else FOLDER / f"{name}.csv"
+    path = experiment_file(name).with_suffix(".csv")
     if not path.is_file():
         return {}
     lines = [text for text in path.read_text(encoding="utf-8").splitlines() if text and not text.startswith("#")]

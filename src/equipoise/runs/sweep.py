@@ -40,22 +40,8 @@ from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.comparisons import Comparison
-from equipoise.runs.choosing import (
-    BY_LAST,
-    FOLDER,
-    Budget,
-    Configure,
-    Subject,
-    Trial,
-    Tuning,
-    check,
-    choose,
-    conditional,
-    identity,
-    require,
-    require_models,
-    tuned_method,
-)
+from equipoise.runs import choosing
+from equipoise.runs.choosing import BY_LAST, FOLDER, Budget, Configure, Subject, Trial, Tuning, tuned_method
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
@@ -121,7 +107,7 @@ class Common:
             LEAVE_OUT: lambda: len([*self.clients]) > 1,
             ORACLE: lambda: any(self.given.get(name) for name in OF_TESTS),
         }
-        require(budget.by, present)
+        choosing.require(budget.by, present)
         return sealed.config
 
     def _held(self, budget: Budget) -> dict[str, Any]:
@@ -175,7 +161,7 @@ class Common:
             "transform": re.sub(r" at 0x\w+", "", repr(self.given.get("transform"))),
             **({"tests": data["tests"]} if budget.by == ORACLE else {}),
         }
-        settings = conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
+        settings = choosing.conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
         return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
 
 
@@ -259,7 +245,7 @@ def compare(
         chosen = {label: tuning.tuned(label) for label in labelled}
         settings = {label: {**tuning.choices[label].settings} for label in labelled}
         for label, now in common.conditions(budget).items() if isinstance(tune, Tuning) else ():
-            changes = identity(tuning.conditions[label]).differences(identity(now))
+            changes = choosing.identity(tuning.conditions[label]).differences(choosing.identity(now))
             chosen[label]["changed"] = [change.name for change in changes]
             chosen[label]["changed"] += ["validation"] * (_share(given) not in (None, budget.validation))
     for label, method in labelled.items():
@@ -392,8 +378,8 @@ def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str])
 
 def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool) -> Tuning:
     """Choose the settings of all methods, in a directory or a temporary one."""
-    spaces = check(common.parsed, budget, common.search)
-    require_models(budget.by, common.parsed)
+    spaces = choosing.check(common.parsed, budget, common.search)
+    choosing.require_models(budget.by, common.parsed)
     rounds, alone = common.rounds, dict[tuple[int, str], Contribution]()
     total, done, begun, lines = budget.planned(rounds) * len(common.parsed), 0, time.time(), ProgressLog(progress)
     with ExitStack() as stack:
@@ -428,7 +414,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
         of_data = common.sealed, common.without, common.conditions
         subject = Subject(common.parsed, spaces, rates, rounds, *of_data)
         train_all = partial(run, submit=partial(Here().submit, train))
-        chosen = choose(subject, budget, place, train_all, {}, page=directory is not None)
+        chosen = choosing.choose(subject, budget, place, train_all, {}, page=directory is not None)
         return replace(chosen, solver=common.solver)
 
 
