@@ -223,16 +223,9 @@ def check(
     from equipoise.flower.deploy.checks import check as look
 
     require_use({"--host": host and not certs}, without="--certs")
-    findings = look(
-        directory,
-        connection=connection,
-        certificates=certs,
-        hosts=host or ("127.0.0.1",),
-        keys=key or (),
-        node_configs=_nodes(node_config),
-        ports=port or (),
-        data=True,
-    )
+    machines: dict[str, Any] = {"certificates": certs, "hosts": host or ("127.0.0.1",), "ports": port or ()}
+    nodes = _nodes(node_config)
+    findings = look(directory, connection=connection, keys=key or (), node_configs=nodes, data=True, **machines)
     _show(findings, json_)
 
 

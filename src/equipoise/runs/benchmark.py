@@ -427,18 +427,11 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
             for method, cell in of_part.items()
         }
-        about = {"name": part.name, "title": part.title or part.name, "rounds": rounds, "shown": shown_rounds}
-        parts.append({**about, "report": f"{part.name}/{REPORT}" if histories else ""})
+        titles = {"name": part.name, "title": part.title or part.name, "rounds": rounds, "shown": shown_rounds}
+        parts.append({**titles, "report": f"{part.name}/{REPORT}" if histories else ""})
     budget = {"draws": suite.draws, "by": suite.by, "seeds": suite.seeds, "validation": suite.validation}
-    return {
-        "title": suite.title,
-        "about": suite.about,
-        "reference": suite.methods[0],
-        "budget": budget,
-        "scenarios": parts,
-        "methods": every,
-        "cells": results,
-    }
+    about = {"title": suite.title, "about": suite.about, "reference": suite.methods[0], "budget": budget}
+    return {**about, "scenarios": parts, "methods": every, "cells": results}
 
 
 def _result(

@@ -495,16 +495,10 @@ def decide(
             result = tried[trial][-1]
             why = next((run.why for run in runs if run.why), "")
             ended = [criteria.left_out(run.history) for run in runs if run.history is not None]
-            score = fmean(ended) if ended and not why else math.nan
+            scores = {**result.scores, LEAVE_OUT: fmean(ended) if ended and not why else math.nan}
             more = judged(runs, ORACLE, rounds)
-            tried[trial][-1] = replace(
-                result,
-                scores={**result.scores, LEAVE_OUT: score},
-                failed=result.failed or why,
-                runs=result.runs + more.runs,
-                trained=result.trained + more.trained,
-                seconds=result.seconds + more.seconds,
-            )
+            cost = {name: getattr(result, name) + getattr(more, name) for name in ("runs", "trained", "seconds")}
+            tried[trial][-1] = replace(result, scores=scores, failed=result.failed or why, **cost)
 
     def place(tried_trial: Tried) -> tuple[int, tuple[bool, bool, float, int]]:
         ended = tried_trial.last.rounds == rounds

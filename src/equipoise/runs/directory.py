@@ -281,17 +281,9 @@ def check_networks(configs: Sequence[RunConfig]) -> None:
 def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
     first = configs[0]
     names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
-    inputs = frame(
-        net,
-        list(data.clients[:1]),
-        first.settings,
-        list(names[:1]),
-        lr=first.solver.lr,
-        tests={},
-        transform=data.transform,
-        head=first.head,
-        task=_task(first, data),
-    )
+    of_run: dict[str, Any] = {"lr": first.solver.lr, "head": first.head, "task": _task(first, data)}
+    first_client = list(data.clients[:1]), first.settings, list(names[:1])
+    inputs = frame(net, *first_client, tests={}, transform=data.transform, **of_run)
     sizes = {name: len(y) for name, y in zip(names, _trained_on(first, data), strict=True)}
     for config in configs:
         method = parse(config.method)
@@ -543,15 +535,9 @@ def execute(
             return paused or (until is not None and record["round"] + 1 >= until)
 
         if rest > 0 and (until is None or fed.progress.t < until):
-            fed.fit(
-                rest,
-                directory=directory,
-                progress=progress,
-                on_round=shown,
-                stop=EarlyStopping.of(config),
-                checkpoint_every=config.checkpoint_every,
-                keep_checkpoints=config.keep_checkpoints,
-            )
+            states = {"checkpoint_every": config.checkpoint_every, "keep_checkpoints": config.keep_checkpoints}
+            stop = EarlyStopping.of(config)
+            fed.fit(rest, directory=directory, progress=progress, on_round=shown, stop=stop, **states)
         history = History.from_run(directory)
         if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it
             _summarise(directory)
