@@ -96,23 +96,16 @@ def checked(
 
 
 def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[str, Any]:
-    splits = {
-        part.split: {
-            "verdict": part.verdict,
-            "found": part.counts and dict(zip(part.classes, part.counts, strict=True)),
-            "images": part.counts and sum(part.counts),
-            "published": part.published
-            and {
-                "images": part.published.images,
-                "classes": part.published.classes and dict(zip(part.classes, part.published.classes, strict=True)),
-            },
-            "problem": part.problem,
-            "parts": dict(part.parts),
-            "publishers_files": part.genuine,
-            "not_read": [str(path) for path in part.unread],
-        }
-        for part in parts
-    }
+    splits = {}
+    for part in parts:
+        counts, published = part.counts and dict(zip(part.classes, part.counts, strict=True)), None
+        if part.published:
+            classes = part.published.classes and dict(zip(part.classes, part.published.classes, strict=True))
+            published = {"images": part.published.images, "classes": classes}
+        read = {"verdict": part.verdict, "found": counts, "images": part.counts and sum(part.counts)}
+        read |= {"published": published, "problem": part.problem, "parts": dict(part.parts)}
+        unread = [str(path) for path in part.unread]
+        splits[part.split] = {**read, "publishers_files": part.genuine, "not_read": unread}
     complete = all(part.good for part in parts)
     return {"name": name, "complete": complete, "splits": splits, "source": entry.source, "terms": entry.terms}
 

@@ -332,18 +332,12 @@ def _run(directory: Path) -> tuple[Row, tuple[Record, ...], list[str]]:
     except ValueError as error:
         raise ValueError(f"A file of the run {directory} is damaged: {error}.") from None
     how = run_status(directory)
-    run = {
-        "directory": str(directory),
-        "method": settings.get("method"),
-        "state": f"running as process {how.process}" if how.state == "running" else how.state,
-        "round": len(records),
-        "rounds": settings.get("rounds"),
-        "last_round_ended": None if how.written is None else _utc(datetime.fromtimestamp(how.written, UTC)),
-        "sites_without_model": ", ".join(lost) or None,
-        "bytes": _bytes(directory.rglob("*")),
-        "free_bytes": shutil.disk_usage(directory).free,
-    }
-    return run, records, sites
+    state = f"running as process {how.process}" if how.state == "running" else how.state
+    written = None if how.written is None else _utc(datetime.fromtimestamp(how.written, UTC))
+    run: Row = {"directory": str(directory), "method": settings.get("method"), "state": state}
+    run |= {"round": len(records), "rounds": settings.get("rounds"), "last_round_ended": written}
+    run |= {"sites_without_model": ", ".join(lost) or None, "bytes": _bytes(directory.rglob("*"))}
+    return {**run, "free_bytes": shutil.disk_usage(directory).free}, records, sites
 
 
 def _site(m: int | None, records: Sequence[Record]) -> Row:
@@ -352,14 +346,10 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
     sent = [] if m is None else [(w["down"][m], w["up"][m]) for r in records for w in r.get("sent", {}).values()]
     missed = [q["reason"] for r in last for q in r.get("quarantined", ()) if q["client"] == m]
     took = [r["times"]["answered"][r["ids"].index(m)] for r in records if "times" in r and m in r["ids"]]
-    return {
-        "missing": None if m is None else len(missed),
-        "of": None if m is None else len(last),
-        "seconds": took[-1] if took else None,
-        "received_bytes": sum(down for down, _ in sent),
-        "sent_bytes": sum(up for _, up in sent),
-        "missing_because": missed[-1] if missed else None,
-    }
+    counts = {} if m is None else {"missing": len(missed), "of": len(last)}
+    traffic = {"received_bytes": sum(down for down, _ in sent), "sent_bytes": sum(up for _, up in sent)}
+    about: Row = {"missing": None, "of": None, **counts, "seconds": took[-1] if took else None}
+    return {**about, **traffic, "missing_because": missed[-1] if missed else None}
 
 
 @_add("`equipoise flower stop federation`")

@@ -210,21 +210,14 @@ def _many(n: int, word: str) -> str:
 def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> dict[str, Any]:
     from equipoise.data.tables.columns import counts
 
-    return {
-        "source": own.source,
-        "layout": own.layout,
-        "samples": len(own),
-        **({"target": _target(own)} if own.regression else {"classes": counts(own.label)}),
-        "features": list(own.features),
-        **({"range": own.about["range"]} if "range" in own.about else {}),
-        "groups": None if own.group is None else counts(own.group),
-        "clients": {
-            name: {"train": len(rows), "test": len(parts.test.get(name, []))} for name, rows in parts.train.items()
-        },
-        "validation": len(parts.validation),
-        "tests": {name: len(rows) for name, rows in sets.items()},
-        "notes": [*own.notes, *parts.notes],
-    }
+    sizes = {n: {"train": len(rows), "test": len(parts.test.get(n, []))} for n, rows in parts.train.items()}
+    about: dict[str, Any] = {"source": own.source, "layout": own.layout, "samples": len(own)}
+    about |= {"target": _target(own)} if own.regression else {"classes": counts(own.label)}
+    about |= {"features": list(own.features)}
+    about |= {"range": own.about["range"]} if "range" in own.about else {}
+    about |= {"groups": None if own.group is None else counts(own.group), "clients": sizes}
+    about |= {"validation": len(parts.validation), "tests": {name: len(rows) for name, rows in sets.items()}}
+    return {**about, "notes": [*own.notes, *parts.notes]}
 
 
 def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import nullcontext
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Unpack, cast
@@ -357,23 +357,12 @@ class Tuning:
         of_use = {"score": chosen.taken if chosen.settled else None, "default": default}
         defined = {name: score for name, t in of_use.items() if t and math.isfinite(score := t.rank(budget.by))}
         n_runs, trained, seconds = chosen.cost
-        tuned: Content = {
-            "by": budget.by,
-            "draws": budget.draws,
-            "useless": sum(bool(tried.last.failed) for tried in chosen.tried),
-            "settings": dict(chosen.settings),
-            "defaults": self.defaults(label),
-            "edges": edges(chosen.spaces, chosen.taken.trial.shares),
-            "seeds": [*budget.seeds],
-            "validation": budget.validation,
-            "rounds": self.rounds,
-            "runs": n_runs,
-            "trained": trained,
-            "seconds": round(seconds, 3),
-            "chosen": self.digest,
-            "code": own_code.version(str(self.methods.get(label, label))),
-        }
-        return cast(Tuned, tuned | defined)
+        useless = sum(bool(tried.last.failed) for tried in chosen.tried)
+        tuned: Content = {"by": budget.by, "draws": budget.draws, "useless": useless, "settings": {**chosen.settings}}
+        tuned |= {"defaults": self.defaults(label), "edges": edges(chosen.spaces, chosen.taken.trial.shares)}
+        tuned |= {"seeds": [*budget.seeds], "validation": budget.validation, "rounds": self.rounds}
+        tuned |= {"runs": n_runs, "trained": trained, "seconds": round(seconds, 3), "chosen": self.digest}
+        return cast(Tuned, {**tuned, "code": own_code.version(str(self.methods.get(label, label))), **defined})
 
     def defaults(self, label: str) -> Content:
         """The values of draw 0, by the names of what was searched."""
@@ -392,6 +381,15 @@ class Tuning:
 
     def _of(self, label: str) -> Content:
         chosen = self.choices[label]
+        trials = []
+        for tried in chosen.tried:
+            about = {
+                "draw": tried.trial.draw,
+                "settings": {**tried.trial.settings},
+                "failed": tried.last.failed or None,
+            }
+            rungs = [{"rounds": r.rounds, **{n: _number(x) for n, x in r.scores.items()}} for r in tried.results]
+            trials.append({**about, "seconds": round(tried.last.seconds, 3), "rungs": rungs})
         return {
             "score": None,
             "default": None,
@@ -401,19 +399,7 @@ class Tuning:
             "given": {name: value for name, value in self._fixed(label).items() if name not in chosen.spaces},
             "by_criterion": {name: tried.trial.draw for name, tried in chosen.by_criterion().items()},
             "agreement": [{"rounds": n, "spearman": _number(value)} for n, value in chosen.agreement()],
-            "trials": [
-                {
-                    "draw": tried.trial.draw,
-                    "settings": dict(tried.trial.settings),
-                    "failed": tried.last.failed or None,
-                    "seconds": round(tried.last.seconds, 3),
-                    "rungs": [
-                        {"rounds": r.rounds, **{name: _number(value) for name, value in r.scores.items()}}
-                        for r in tried.results
-                    ],
-                }
-                for tried in chosen.tried
-            ],
+            "trials": trials,
         }
 
     def toml(self, shared: Mapping[str, Any]) -> str:
@@ -796,17 +782,10 @@ def choose(
     claim(base, budget, rounds, methods if folder is None else None)
 
     def advance(trials: Sequence[Trial], until: int, leave_out: bool) -> dict[Trial, list[Outcome]]:
-        cells = [
-            Cell(
-                trial,
-                configured(trial.label, trial.settings, seed=seed),
-                _place(runs_in, trial, f"{seed}{name}"),
-                until,
-            )
-            for trial in trials
-            for seed in budget.seeds
-            for name, configured in (others if leave_out else {"": sealed}).items()
-        ]
+        cells = []
+        for trial, seed, name in product(trials, budget.seeds, others if leave_out else [""]):
+            config = others.get(name, sealed)(trial.label, trial.settings, seed=seed)
+            cells.append(Cell(trial, config, _place(runs_in, trial, f"{seed}{name}"), until))
         return _by_trial([*train(cells)])
 
     with claimed(base):

@@ -369,22 +369,12 @@ def federation(
     if trains:
         _check_memory(config, data, net)
     tests, client_tests = data.test_sets
-    same: dict[str, Any] = {
-        "tests": tests,
-        "transform": data.transform,
-        "names": data.client_names,
-        "groups": data.client_groups,
-        "measures": (*data.measures, *several(config.measures or ())),
-        "server_validation": data.server_validation,
-        "head": config.head,
-        "collaborative": data.collaborative,
-        "workers": workers or cores(),
-        "classes": data.classes or None,
-        "attributes": data.attributes or None,
-        "positive": config.positive,
-        "least_group": config.least_group,
-        "task": _task(config, data),
-    }
+    same: dict[str, Any] = {"tests": tests, "transform": data.transform, "task": _task(config, data)}
+    same |= {"names": data.client_names, "groups": data.client_groups, "workers": workers or cores()}
+    same |= {"server_validation": data.server_validation, "collaborative": data.collaborative}
+    same |= {"classes": data.classes or None, "attributes": data.attributes or None}
+    same |= {"head": config.head, "positive": config.positive, "least_group": config.least_group}
+    same["measures"] = (*data.measures, *several(config.measures or ()))
     settings = config.settings
     if config.engine == FLOWER and directory is not None:
         states = directory / "sites"

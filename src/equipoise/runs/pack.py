@@ -153,17 +153,11 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
     for name in KEPT:
         if (path / name).exists():
             contents.add(f"{where}/{name}", read_regular(path / name), "run")
-    entry = {
-        "path": where,
-        "method": history.label,
-        "seed": history.seed,
-        "rounds": len(history),
-        "again": not of_python,  # a program of the user's made the others
-        "data": data,
-        "state": _state(path),
-        "versions": history.meta.get("versions") or noted.get("versions") or {},
-        "machines": [kind(computer) for computer in history.meta.get("machines") or ()],
-    }
+    entry = {"path": where, "method": history.label, "seed": history.seed, "rounds": len(history)}
+    # a program of the user's made those that cannot be made again
+    entry |= {"again": not of_python, "data": data, "state": _state(path)}
+    entry["versions"] = history.meta.get("versions") or noted.get("versions") or {}
+    entry["machines"] = [kind(computer) for computer in history.meta.get("machines") or ()]
     return entry, project
 
 

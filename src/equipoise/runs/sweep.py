@@ -147,13 +147,10 @@ class Common:
         fed = self.federation(method, budget.seeds[0])
         its = fed.fingerprint
         data, positive = its["data"], {"positive": self.given.get("positive")} if budget.by == "eo" else {}
+        net = [repr(fed.model.net), fed.model.head_name, *(its[n] for n in ("parameters", "fixed", "hidden units"))]
         python = {
             "clients": [its["sizes"], its["labels"], data["inputs"]],
-            "net": [
-                repr(fed.model.net),
-                fed.model.head_name,
-                *(its[n] for n in ("parameters", "fixed", "hidden units")),
-            ],
+            "net": net,
             "values of net": digest(fed.model.initial),
             **{name: data[name] for name in ("groups", "attributes")},
             "server_validation": data["validation"],
