@@ -62,7 +62,7 @@ class Command(TyperCommand):
             methods = catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
             tuning = PANEL.get(name.removeprefix("no_")) == CHOICE
-            if tuning and any(parameter.name == "tune" for parameter in self.params):
+            if tuning and any("--tune" in parameter.opts for parameter in self.params):
                 given = "here give --tune N" if name == "draws" else "compare takes its result by --config"
                 message = f"No such option '{error.option_name}'. It is an option of equipoise tune; {given}."
                 raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None
