@@ -174,12 +174,10 @@ def states(
     from equipoise.analysis.landscape import states as measure
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
-    from equipoise.report import analysis as draw
-    from equipoise.report.figures_of_training import measured, measured_in
-    from equipoise.report.statistics import Comparison
+    from equipoise.report import analysis as draw, figures_of_training, statistics
 
     paths = all_members(directories)
-    compared = Comparison.of([History.from_run(path) for path in paths])
+    compared = statistics.Comparison.of([History.from_run(path) for path in paths])
     with counted("clients", shown=not json_) as on_client:
         curves = measure(paths, on_client=on_client, rho_max=rho_max, points=points)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
@@ -199,8 +197,8 @@ def states(
     output = output or Path("states")
     _wrote_table(output / "states.csv", frame)
     drawn = {f"states-{what}": draw.states(curves, what, nats) for what in draw.STATES}
-    recorded = measured_in(compared.histories, ("sharpness", "perturbed_loss"))
-    _drawn(drawn | ({"states-rounds": measured(compared, recorded)} if recorded else {}), output)
+    recorded = figures_of_training.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
+    _drawn(drawn | ({"states-rounds": figures_of_training.measured(compared, recorded)} if recorded else {}), output)
 
 
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:

@@ -102,7 +102,7 @@ def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[st
         if part.published:
             classes = part.published.classes and dict(zip(part.classes, part.published.classes, strict=True))
             published = {"images": part.published.images, "classes": classes}
-        read = {"verdict": part.verdict, "found": counts, "images": part.counts and sum(part.counts)}
+        read: dict[str, Any] = {"verdict": part.verdict, "found": counts, "images": part.counts and sum(part.counts)}
         read |= {"published": published, "problem": part.problem, "parts": dict(part.parts)}
         unread = [str(path) for path in part.unread]
         splits[part.split] = {**read, "publishers_files": part.genuine, "not_read": unread}

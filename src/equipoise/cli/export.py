@@ -253,29 +253,27 @@ def predict(
     force: bool = option(False, "Replace the file if it exists."),
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
-    from equipoise.bundle.files import cautions
-    from equipoise.bundle.inputs import group_cells
-    from equipoise.bundle.predictor import ROWS, Classifier, load
+    from equipoise.bundle import files, inputs, predictor
 
     require_free(output, force)
-    model = load(bundle)
+    model = predictor.load(bundle)
     (x, notes), names, table = model.inputs.read_inputs(data, reading_of(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     names = names if identifier is None else _named(identifier, table, data)
     column = model.content.groups
-    words = None if column is None or table is None else group_cells(table, column.column, str(data))
+    words = None if column is None or table is None else inputs.group_cells(table, column.column, str(data))
     codes, unknown = model.codes(words, len(x))
-    classes = model.classes_.tolist() if isinstance(model, Classifier) else []
-    for text in filter(None, (*cautions(bundle), *notes, unknown, *formulas([first, *names, *classes]))):
+    classes = model.classes_.tolist() if isinstance(model, predictor.Classifier) else []
+    for text in filter(None, (*files.cautions(bundle), *notes, unknown, *formulas([first, *names, *classes]))):
         note(text)
     rows: list[Collection[object]] = [[first, "prediction", *(f"probability {name}" for name in classes)]]
-    with progress_bar("rows", shown=len(x) > ROWS) as progress:
+    with progress_bar("rows", shown=len(x) > predictor.ROWS) as progress:
         task, done = progress.add_task("predicting", total=len(x)), 0
         for outputs in model.content.outputs(x):
             part = slice(done, done + len(outputs))
             made = model.decided(outputs, None if codes is None else codes[part])
             columns: list[Any] = [names[part], made.tolist()]
-            if isinstance(model, Classifier):
+            if isinstance(model, predictor.Classifier):
                 columns += [map(str, of_class) for of_class in model.probabilities(outputs).T]  # all digits that count
             rows += zip(*columns, strict=True)
             done += len(outputs)

@@ -131,8 +131,7 @@ def up(
 
     Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command continues a stopped run.
     """
-    from equipoise.flower.deploy import project
-    from equipoise.flower.deploy.checks import check as look
+    from equipoise.flower.deploy import checks, project
     from equipoise.flower.deploy.local import LocalFederation
 
     settings = project.settings(directory)
@@ -144,7 +143,7 @@ def up(
     base = directory / "local"
     states = {name: {"state-dir": str(base.resolve() / "sites" / name), **node} for name, node in nodes.items()}
     certificates = base / "certs" if tls and (base / "certs").exists() else None
-    findings = look(directory, certificates=certificates, node_configs=states, config=changes, present=names)
+    findings = checks.check(directory, certificates=certificates, node_configs=states, config=changes, present=names)
     if only_check:
         _show(findings, json_)
     if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
@@ -177,16 +176,14 @@ def run(
 
     Ctrl-C stops watching, not the run.
     """
-    from equipoise.flower.deploy import project
-    from equipoise.flower.deploy.checks import reach
-    from equipoise.flower.deploy.superlink import SuperLink, environment, plain
+    from equipoise.flower.deploy import checks, project, superlink
 
     settings = project.settings(directory)
     changes = project.overrides(config or (), settings)
-    wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
+    wrong = project.problems({**settings, **changes}) or [each.text for each in checks.reach(connection) if not each.ok]
     if wrong:
         raise RunError("Nothing was started. " + " ".join(wrong))
-    link = SuperLink(connection, environment())
+    link = superlink.SuperLink(connection, superlink.environment())
     number = link.submit(directory.resolve(), changes)
     tell = (lambda text: None) if json_ else say
     tell(f"run {number} has begun; to stop it: equipoise flower stop {connection} {number}")
@@ -196,7 +193,7 @@ def run(
         with log.open("w+") as file:
 
             def show() -> None:
-                tell(plain(file.read()).rstrip("\n"))
+                tell(superlink.plain(file.read()).rstrip("\n"))
 
             outcome = link.follow(number, log, watch=show)
             show()
@@ -477,14 +474,13 @@ def _experiments(base: Path) -> dict[str, list[Path]]:
 
 def _link(connection: str | None) -> SuperLink:
     """The server of a connection, which answers."""
-    from equipoise.flower.deploy.checks import reach
-    from equipoise.flower.deploy.superlink import SuperLink, environment
+    from equipoise.flower.deploy import checks, superlink
 
     if connection is None:
         raise RunError("no server was asked: there is no --connection")
-    if wrong := [each.text for each in reach(connection) if not each.ok]:
+    if wrong := [each.text for each in checks.reach(connection) if not each.ok]:
         raise RunError(" ".join(wrong))
-    return SuperLink(connection, environment())
+    return superlink.SuperLink(connection, superlink.environment())
 
 
 def _registered(link: SuperLink) -> list[Row]:
@@ -650,10 +646,9 @@ def check_outcome(outcome: Outcome, log: Path | None) -> None:
 
 def _finish(directory: Path) -> Iterator[object]:
     from equipoise.federation.history import History
-    from equipoise.report.rendering import rich_table
-    from equipoise.report.statistics import comparison
+    from equipoise.report import rendering, statistics
 
-    compared = comparison([History.from_run(directory)])
+    compared = statistics.comparison([History.from_run(directory)])
     yield compared
-    out.print(rich_table(compared, out.width))
+    out.print(rendering.rich_table(compared, out.width))
     say(f"run: {directory}\nreport: {directory / 'report.html'}")

@@ -234,21 +234,19 @@ def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: lis
 
 def _show_rows(raw: RawTable, own: UserData, parts: Parts) -> None:
     """The first rows of a table, a line for each column: its cells, and the inputs they become."""
-    from equipoise.data.tables.coding import input_names
-    from equipoise.data.tables.reading import day
-    from equipoise.data.tables.schema import DATE
+    from equipoise.data.tables import coding, reading, schema
     from equipoise.scenarios.own import coder_of
 
     coder = coder_of(own, parts)
     x, first, place = coder(raw.columns), range(min(ROWS, len(own))), 0
     rows, samples = [], [own.names[k] for k in first]
     for feature in coder.schema.features:
-        cells, written = raw.columns[feature.name], day if feature.kind == DATE else "{:g}".format
+        cells, written = raw.columns[feature.name], reading.day if feature.kind == schema.DATE else "{:g}".format
         shown = [
             "" if cells.missing[k] else cells.words[cells.values[k]] if cells.words else written(cells.values[k])
             for k in first
         ]
-        names = input_names(feature, coder.fitted[feature.name])
+        names = coding.input_names(feature, coder.fitted[feature.name])
         after = ["\n".join(f"{value:.4g}" for value in x[k, place : place + len(names)][:SHOWN_INPUTS]) for k in first]
         more = [f"and {len(names) - SHOWN_INPUTS} more"] * (len(names) > SHOWN_INPUTS)
         inputs = escape("\n".join([*names[:SHOWN_INPUTS], *more]))

@@ -71,15 +71,12 @@ def report(
     options.require_text(json_, details, explain)
     words = None if page.about is None else _words(page.about)
     from equipoise.federation.history import History
-    from equipoise.records.directory import all_members, comparisons
-    from equipoise.records.meta import Meta
-    from equipoise.report import committee, index
+    from equipoise.records import directory, meta
+    from equipoise.report import committee, index, rendering, statistics
     from equipoise.report.html import write
     from equipoise.report.page import html
-    from equipoise.report.rendering import rich_table
-    from equipoise.report.statistics import Comparison
 
-    if len(directories) == 1 and (inside := comparisons(directories[0])):
+    if len(directories) == 1 and (inside := directory.comparisons(directories[0])):
         of_one = {"--for": page.for_ == COMMITTEE, "--label": label, "--figures": figures, "--details": details}
         of_one |= {"--explain": explain, "--json": json_}
         require_use({**of_one, "--positive": changes.positive, "--least-group": changes.least_group}, together=SEVERAL)
@@ -90,19 +87,19 @@ def report(
         made = html(index.page(directories[0].resolve().name, every, pages))
         say(f"index: {write_atomically(page.output, made)}")
         return
-    recorded = [History.from_run(run) for run in all_members(directories)]
+    recorded = [History.from_run(run) for run in directory.all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
     asked = {name: value for name, value in vars(changes).items() if value is not None}
     named = options.relabelled(recorded, options.new_labels(label, called))
-    compared = Comparison.of([replace(run, meta={**run.meta, **cast(Meta, asked)}) for run in named])
-    if asked and _numbers(Comparison.of(named).document) == _numbers(compared.document):
+    compared = statistics.Comparison.of([replace(run, meta={**run.meta, **cast(meta.Meta, asked)}) for run in named])
+    if asked and _numbers(statistics.Comparison.of(named).document) == _numbers(compared.document):
         note(f"--{', --'.join(asked).replace('_', '-')}: no number of these runs depends on it.")
     if page.for_ == COMMITTEE:
         written = committee.write(compared, page.output, words)
     else:
         written = write(compared, page.output, figures=figures)
     yield compared.document
-    out.print(rich_table(compared.document, out.width, details, explain))
+    out.print(rendering.rich_table(compared.document, out.width, details, explain))
     say(f"report: {written}")
 
 
@@ -170,9 +167,9 @@ def audit(
     output: Path = option(Path("audit.html"), "The page to write.", "--output -o"),
 ) -> Iterator[object]:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
+    from equipoise.report import page
     from equipoise.report.audit import SITE, audit as audited
     from equipoise.report.layout import Sheet
-    from equipoise.report.page import bullets_of, tables_of
     from equipoise.report.rendering import rich_sheets
 
     if asked.task not in (None, "classification", "regression"):
@@ -182,10 +179,10 @@ def audit(
     written = made.save(output)
     yield made.document
     say(made.summary)
-    tables = [(each, table) for each in made.sections for table in tables_of(each) if table.head != SITE]
-    sheets = [Sheet("", x.title, f"{x.title}.", table.grid, bullets_of(x), head=table.head) for x, table in tables]
+    tables = [(each, table) for each in made.sections for table in page.tables_of(each) if table.head != SITE]
+    sheets = [Sheet("", x.title, f"{x.title}.", table.grid, page.bullets_of(x), head=table.head) for x, table in tables]
     for shown in rich_sheets(sheets, out.width):
         out.print("", shown)
-    for text in bullets_of(made.sections[-1]):
+    for text in page.bullets_of(made.sections[-1]):
         say(text)
     say(f"audit: {written}")

@@ -158,11 +158,8 @@ def _write(
 ) -> list[Path]:
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
-    from equipoise.report import reproduced_figures, reproduction
-    from equipoise.report.drawing import save
-    from equipoise.report.html import write as write_report
-    from equipoise.runs import reproduce as reproductions
-    from equipoise.runs.agreement import division
+    from equipoise.report import drawing, html, reproduced_figures, reproduction
+    from equipoise.runs import agreement, reproduce as reproductions
     from equipoise.scenarios import DATA_SEED
     from equipoise.system.environment import environment
 
@@ -170,12 +167,12 @@ def _write(
     seeds = {part: plan.seeds(part, [row for where, row in histories if where == part]) for part, _ in histories}
     if (plan.experiment.divisions or 1) > 1:  # reports and figures are of the first
         plan = replace(plan, runs=tuple(run for run in plan.runs if not run.config.scenario_options[DATA_SEED]))
-        histories = {cell: [h for h in runs if not division(h)] for cell, runs in histories.items()}
+        histories = {cell: [h for h in runs if not agreement.division(h)] for cell, runs in histories.items()}
     histories = {(part, row): [h for h in runs if h.seed in seeds[part]] for (part, row), runs in histories.items()}
     for part in seeds:
         of_part: list[History] = [run for (where, _), runs in histories.items() if where == part for run in runs]
         reports[part] = f"{part}/report.html"
-        write_report(of_part, folder / reports[part])
+        html.write(of_part, folder / reports[part])
     figures: dict[str, Figure] = {}
     if plan.experiment.kind == "figure":
         figures = reproduced_figures.draw(plan.experiment, result, histories) | reproduced.drawn(
@@ -189,7 +186,7 @@ def _write(
     if result.claims:
         written.append(write_atomically(folder / "claims.csv", reproduction.claims_csv(result.claims)))
     if figures:
-        written += save(figures, folder)
+        written += drawing.save(figures, folder)
     packages = [(package, str(version)) for package, version in environment()["versions"].items()]
     return [*written, write_atomically(folder / "index.html", reproduction.html(result, figures, reports, packages))]
 

@@ -213,8 +213,7 @@ def run(
     ),
 ) -> None:
     """Train one method and show how fair it is."""
-    from equipoise.runs import directory as runs
-    from equipoise.runs.tracking import Tracking
+    from equipoise.runs import directory as runs, tracking
 
     output.check()
     chosen = read(vars(given), shared=False)
@@ -229,7 +228,7 @@ def run(
     _say_data(config, chosen, output.json_)
     directory = place.folder(f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
-    with Tracking(directory, config.track):
+    with tracking.Tracking(directory, config.track):
         histories = options.relabelled([_execute(directory, quiet=output.json_, workers=workers)], labels)
         _show_results(histories, directory, output)
 
@@ -385,13 +384,12 @@ def _execute(directory: Path, *, quiet: bool, **given: Any) -> History:
 
 
 def _show_results(histories: list[History], directory: Path, output: options.Output) -> None:
-    from equipoise.report.html import write
+    from equipoise.report import html, statistics
     from equipoise.report.rendering import rich_table
-    from equipoise.report.statistics import Comparison
 
     with shown_again(directory):
-        compared = Comparison.of(histories)
-        written = write(compared, directory / "report.html", figures=output.figures) if output.report else None
+        compared = statistics.Comparison.of(histories)
+        written = html.write(compared, directory / "report.html", figures=output.figures) if output.report else None
         table = None if output.json_ else rich_table(compared.document, out.width, output.details, output.explain)
     if output.json_:
         print_json(compared.document)
@@ -524,7 +522,6 @@ def tuned_choices(methods: Sequence[str], chosen: Choices, asked: Searched, dire
 def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> Tuning:
     """Choose the settings of some methods in a directory, with a progress bar if there are ``lines``."""
     from equipoise.runs import choosing
-    from equipoise.runs.choosing import Budget
     from equipoise.runs.configuration import Layer
 
     if chosen.of_methods:
@@ -538,7 +535,7 @@ def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: 
     candidates = choosing.Candidates({method: method for method in methods}, Layer("", shared, shared=True), spaces)
     choosing.require_models(str(asked.by), candidates.parsed)
     budget = {key: value for key, value in vars(asked).items() if key != "search" and value is not None}
-    given = Budget(**budget, **validation)
+    given = choosing.Budget(**budget, **validation)
     with counted("choosing", "rounds", shown=how["lines"]) as on_progress:
         how["on_progress"] = on_progress
         return choosing.choose_in_processes(candidates, given, directory, **how)
