@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from equipoise.report.comparisons import Comparison
     from equipoise.runs.sweep import compare, tune
     from equipoise.runs.tracking import Tracking, track
-    from equipoise.runs.tuning import Tuning
+    from equipoise.runs.choosing import Tuning
     from equipoise.scenarios import SCENARIOS, Images, Scenario, load as scenario
     from equipoise.scenarios.shared import SharedSchema
     from equipoise.system.ranges import choice, number
@@ -126,7 +126,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "report.audit": ("Audit", "audit"),
     "report.comparisons": ("Comparison",),
     "runs.sweep": ("compare", "tune"),
-    "runs.tuning": ("Tuning",),
+    "runs.choosing": ("Tuning",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
     "scenarios.shared": ("SharedSchema",),
     "system.ranges": ("choice", "number"),

@@ -35,15 +35,14 @@ from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.flower import app as flower
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
-from equipoise.cli.options import CHOICE, PANEL
+from equipoise.cli.options import CHOICE, PANEL, add
 from equipoise.cli.pack import pack, verify
 from equipoise.cli.privacy import privacy
 from equipoise.cli.report import audit, report
 from equipoise.cli.reproduce import reproduce
-from equipoise.cli.run import compare, quickstart, resume, run
+from equipoise.cli.run import benchmark, compare, quickstart, resume, run, tune
 from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
-from equipoise.cli.tune import benchmark, tune
 from equipoise.data.tables.options import COLUMNS
 from equipoise.system import trust
 from equipoise.system.errors import CODE, RunError
@@ -63,7 +62,7 @@ class Command(TyperCommand):
             methods = catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
             tuning = PANEL.get(name.removeprefix("no_")) == CHOICE
-            if tuning and any(parameter.name == "tune" for parameter in self.params):
+            if tuning and any("--tune" in parameter.opts for parameter in self.params):
                 given = "here give --tune N" if name == "draws" else "compare takes its result by --config"
                 message = f"No such option '{error.option_name}'. It is an option of equipoise tune; {given}."
                 raise NoSuchOption(error.option_name, message, ctx=error.ctx) from None
@@ -108,7 +107,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     privacy: "equipoise privacy --noise 20 --rounds 40",
 }
 for command, example in COMMANDS.items():
-    app.command(cls=Command, epilog=f"Example: `{example}`")(command)
+    add(app, f"`{example}`", cls=Command)(command)
 for group in (analyse, data_sets, schema, flower):
     app.add_typer(group)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, Unpack
@@ -24,10 +23,10 @@ from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
+from equipoise.runs import choosing, directory as runs, plan, unchanged
+from equipoise.runs.choosing import TUNING, Budget
 from equipoise.runs.configuration import Layer, RunConfig, whole
-from equipoise.runs.experiment import TRAINED, Strict, faults
-from equipoise.runs.tuning import TUNING, Budget
+from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, trust
@@ -39,14 +38,13 @@ from equipoise.system.tree import flatten
 
 log = logging.getLogger(__name__)
 
-FOLDER: Final = resources.files("equipoise.runs") / "suites"
+FOLDER: Final = Path(__file__).with_name("suites")
 FAILED: Final = "failed.json"
 SUBMITTED: Final = "submitted"  # in CONDITIONS: methods that are not the suite's
 RUNS, REPORT = "runs", "report.html"
 WRITTEN: Final = (CONDITIONS, "leaderboard.html", "leaderboard.csv", "leaderboard.tex")  # next to folders of scenarios
 SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
 STATISTICS: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
-Progress = Callable[[str, int, int], None]
 
 
 class Part(Strict):
@@ -81,7 +79,7 @@ class Suite(Strict):
 
 def suites() -> list[str]:
     """The suites that come with the library."""
-    return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read_suite(name: str) -> Suite:
@@ -119,56 +117,54 @@ def read_suite(name: str) -> Suite:
         if re.search(r"^[ \t]*\[\s*scenario\s*\]", text, re.MULTILINE):
             advice = "Begin each scenario with [[scenario]], in two brackets"
         raise RunError(f"{name} cannot be read: {why}. {advice}.") from None
+    for problem in _problems(suite):
+        raise RunError(f"{name}: {problem}")
+    return suite
+
+
+def _problems(suite: Suite) -> Iterator[str]:
+    """What is not right in a suite whose entries have the right types."""
     names = [part.name for part in suite.scenario]
     if twice := [method for method in suite.methods if suite.methods.count(method) > 1]:
-        raise RunError(f"{name}: methods: {twice[0]} is given twice. Name each once.")
+        yield f"methods: {twice[0]} is given twice. Name each once."
     described, plain = dict[str, scenarios.Description](), dict[str, RunConfig]()
     for part in suite.scenario:
         if runs.slug(part.name) != part.name or not part.name.strip(".") or part.name in WRITTEN:
-            raise RunError(
-                f"{name}: scenario {part.name!r}: its name is that of a folder, so it may hold letters, digits and . _ + = - only, "
-                f"for example {runs.slug(part.name).strip('.') or 'mine'!r}, and is none of {', '.join(WRITTEN)}."
-            )
-        if part.scenario not in SCENARIOS:
-            raise RunError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
+            example = runs.slug(part.name).strip(".") or "mine"
+            rule = "its name is that of a folder, so it may hold letters, digits and . _ + = - only"
+            yield f"scenario {part.name!r}: {rule}, for example {example!r}, and is none of {', '.join(WRITTEN)}."
+        yield from strange(f"scenario {part.name}", "scenario", [part.scenario], SCENARIOS)
         options = SCENARIOS[part.scenario].options
         for table, keys in (("train", SETTABLE), ("options", options)):
-            if wrong := [key for key in getattr(part, table) if key not in keys]:
-                problem = f"{unknown('key', wrong[0], sorted(keys))} {_place(wrong[0], options)}".strip()
-                raise RunError(f"{name}: scenario {part.name}: {table}: {problem}")
+            for key in [key for key in getattr(part, table) if key not in keys]:
+                problem = f"{unknown('key', key, sorted(keys))} {_place(key, options)}".strip()
+                yield f"scenario {part.name}: {table}: {problem}"
         if part.data is None and _lacks_data(part):
-            what = ", ".join(SCENARIOS[part.scenario].reads)
-            example = "table.csv" if part.scenario == "own" else "data"
-            raise RunError(
-                f'{name}: scenario {part.name} reads {what}: state where the files are, data = "{example}" for example.'
+            files, example = (
+                ", ".join(SCENARIOS[part.scenario].reads),
+                "table.csv" if part.scenario == "own" else "data",
             )
+            yield f'scenario {part.name} reads {files}: state where the files are, data = "{example}" for example.'
         try:
             described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
             plain[part.name] = _plain(part)
         except ValueError as error:
-            raise RunError(f"{name}: scenario {part.name}: {error}") from None
+            yield f"scenario {part.name}: {error}"
         if kind_of(described[part.name].task) == REGRESSION:
-            raise RunError(
-                f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
-            )
-        if wrong := [method for method in part.skip if method not in suite.methods]:
-            raise RunError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
-        if suite.methods[0] in part.skip:
-            raise RunError(
-                f"{name}: scenario {part.name}: skip: all methods are compared with the first, {suite.methods[0]}. "
-                "Do not skip it: leave the scenario out, or put another method first."
-            )
+            yield f"scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
+        yield from strange(f"scenario {part.name}: skip", "method", part.skip, suite.methods)
+        if (reference := suite.methods[0]) in part.skip:
+            advice = "Do not skip it: leave the scenario out, or put another method first"
+            yield f"scenario {part.name}: skip: all methods are compared with the first, {reference}. {advice}."
         if names.count(part.name) > 1:
-            raise RunError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
+            yield f"two scenarios are called {part.name}. Give each its own name."
     try:
         runs.distinct(suite.methods)
-        parsed = {method: parse(method) for method in suite.methods}
-        choosing.require_models(suite.budget.by, parsed)
+        choosing.require_models(suite.budget.by, {method: parse(method) for method in suite.methods})
         for part in suite.scenario if suite.by in choosing.LACKING else ():
             choosing.require_data(suite.by, described[part.name], plain[part.name])
     except ValueError as error:
-        raise RunError(f"{name}: {error}") from None
-    return suite
+        yield str(error)
 
 
 def _plain(part: Part) -> RunConfig:
@@ -252,7 +248,7 @@ class Cell:
 
     @property
     def choice(self) -> Content:
-        """What was chosen, as :meth:`equipoise.runs.tuning.Tuning.document` has it."""
+        """What was chosen, as :meth:`equipoise.runs.choosing.Tuning.document` has it."""
         return dict(stored(self.folder / TUNING)["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
@@ -275,10 +271,8 @@ def run(
     *,
     methods: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
-    jobs: int | None = None,
-    on_progress: Progress | None = None,
-    lines: bool = False,
     retry: bool = False,
+    **how: Unpack[plan.How],
 ) -> None:
     """Tune and test the cells that are missing; what is finished is taken as it is, and what was stopped continues.
 
@@ -287,10 +281,8 @@ def run(
     suite, base : what to run, and the folder that all shards share.
     methods : instead of those of the suite.
     shard : which of how many machines this is, from 1.
-    jobs : processes at a time; no result depends on it.
-    on_progress : called with the scenario, the rounds done and to do.
-    lines : write lines about every run to standard error, if that is no terminal.
     retry : run cells that failed to run once more, from where they are, and log which.
+    how : the runs are trained, see :class:`equipoise.runs.plan.How`; ``on_progress`` is also given the scenario as ``description``.
     """
     for method in methods:
         parse(method)
@@ -301,7 +293,7 @@ def run(
     ):
         lacks = "%s lacks results of %s, with which %s is compared. Run the suite itself, too."
         log.warning(lacks, base, reference, ", ".join(map(own_code.short, methods)))
-    own = cells(suite, base, methods, shard)
+    own, on_progress = cells(suite, base, methods, shard), how.get("on_progress")
     failed = [cell for cell in own if retry and (cell.folder / FAILED).exists()]
     for cell in failed:
         (cell.folder / FAILED).unlink()
@@ -309,10 +301,11 @@ def run(
         names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
         log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
     for part in suite.scenario:
-        progress = None if on_progress is None else partial(on_progress, part.name)
+        if on_progress is not None:
+            how["on_progress"] = partial(on_progress, description=part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
-        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
-        _test(suite, [cell for cell in left if cell.chosen], jobs=jobs, on_progress=progress, lines=lines)
+        _choose(suite, [cell for cell in left if not cell.chosen], shard, **how)
+        _test(suite, [cell for cell in left if cell.chosen], **how)
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
@@ -388,7 +381,7 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
             first.fail(str(error))
         return
     for cell in usable:
-        tuning.write(every.only(cell.method), cell.folder, candidates.file())
+        choosing.write(every.only(cell.method), cell.folder, candidates.file())
 
 
 def _test(suite: Suite, chosen: Sequence[Cell], **how: Unpack[plan.How]) -> None:
@@ -434,18 +427,11 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
             for method, cell in of_part.items()
         }
-        about = {"name": part.name, "title": part.title or part.name, "rounds": rounds, "shown": shown_rounds}
-        parts.append({**about, "report": f"{part.name}/{REPORT}" if histories else ""})
+        titles = {"name": part.name, "title": part.title or part.name, "rounds": rounds, "shown": shown_rounds}
+        parts.append({**titles, "report": f"{part.name}/{REPORT}" if histories else ""})
     budget = {"draws": suite.draws, "by": suite.by, "seeds": suite.seeds, "validation": suite.validation}
-    return {
-        "title": suite.title,
-        "about": suite.about,
-        "reference": suite.methods[0],
-        "budget": budget,
-        "scenarios": parts,
-        "methods": every,
-        "cells": results,
-    }
+    about = {"title": suite.title, "about": suite.about, "reference": suite.methods[0], "budget": budget}
+    return {**about, "scenarios": parts, "methods": every, "cells": results}
 
 
 def _result(

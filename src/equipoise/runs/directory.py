@@ -281,17 +281,9 @@ def check_networks(configs: Sequence[RunConfig]) -> None:
 def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
     first = configs[0]
     names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
-    inputs = frame(
-        net,
-        list(data.clients[:1]),
-        first.settings,
-        list(names[:1]),
-        lr=first.solver.lr,
-        tests={},
-        transform=data.transform,
-        head=first.head,
-        task=_task(first, data),
-    )
+    of_run: dict[str, Any] = {"lr": first.solver.lr, "head": first.head, "task": _task(first, data)}
+    first_client = list(data.clients[:1]), first.settings, list(names[:1])
+    inputs = frame(net, *first_client, tests={}, transform=data.transform, **of_run)
     sizes = {name: len(y) for name, y in zip(names, _trained_on(first, data), strict=True)}
     for config in configs:
         method = parse(config.method)
@@ -377,22 +369,12 @@ def federation(
     if trains:
         _check_memory(config, data, net)
     tests, client_tests = data.test_sets
-    same: dict[str, Any] = {
-        "tests": tests,
-        "transform": data.transform,
-        "names": data.client_names,
-        "groups": data.client_groups,
-        "measures": (*data.measures, *several(config.measures or ())),
-        "server_validation": data.server_validation,
-        "head": config.head,
-        "collaborative": data.collaborative,
-        "workers": workers or cores(),
-        "classes": data.classes or None,
-        "attributes": data.attributes or None,
-        "positive": config.positive,
-        "least_group": config.least_group,
-        "task": _task(config, data),
-    }
+    same: dict[str, Any] = {"tests": tests, "transform": data.transform, "task": _task(config, data)}
+    same |= {"names": data.client_names, "groups": data.client_groups, "workers": workers or cores()}
+    same |= {"server_validation": data.server_validation, "collaborative": data.collaborative}
+    same |= {"classes": data.classes or None, "attributes": data.attributes or None}
+    same |= {"head": config.head, "positive": config.positive, "least_group": config.least_group}
+    same["measures"] = (*data.measures, *several(config.measures or ()))
     settings = config.settings
     if config.engine == FLOWER and directory is not None:
         states = directory / "sites"
@@ -543,15 +525,9 @@ def execute(
             return paused or (until is not None and record["round"] + 1 >= until)
 
         if rest > 0 and (until is None or fed.progress.t < until):
-            fed.fit(
-                rest,
-                directory=directory,
-                progress=progress,
-                on_round=shown,
-                stop=EarlyStopping.of(config),
-                checkpoint_every=config.checkpoint_every,
-                keep_checkpoints=config.keep_checkpoints,
-            )
+            states = {"checkpoint_every": config.checkpoint_every, "keep_checkpoints": config.keep_checkpoints}
+            stop = EarlyStopping.of(config)
+            fed.fit(rest, directory=directory, progress=progress, on_round=shown, stop=stop, **states)
         history = History.from_run(directory)
         if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it
             _summarise(directory)

@@ -28,10 +28,9 @@ from equipoise.records.identity import Identity
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import directory as runs, unchanged
-from equipoise.runs.choosing import FOLDER
+from equipoise.runs.choosing import FOLDER, TUNING
 from equipoise.runs.configuration import RunConfig, RunError, whole
 from equipoise.runs.plan import Cell, run as run_cells, train
-from equipoise.runs.tuning import TUNING
 from equipoise.system import own_code, places, trust
 from equipoise.system.environment import kind, machine, source, versions
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
@@ -154,17 +153,11 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
     for name in KEPT:
         if (path / name).exists():
             contents.add(f"{where}/{name}", read_regular(path / name), "run")
-    entry = {
-        "path": where,
-        "method": history.label,
-        "seed": history.seed,
-        "rounds": len(history),
-        "again": not of_python,  # a program of the user's made the others
-        "data": data,
-        "state": _state(path),
-        "versions": history.meta.get("versions") or noted.get("versions") or {},
-        "machines": [kind(computer) for computer in history.meta.get("machines") or ()],
-    }
+    entry = {"path": where, "method": history.label, "seed": history.seed, "rounds": len(history)}
+    # a program of the user's made those that cannot be made again
+    entry |= {"again": not of_python, "data": data, "state": _state(path)}
+    entry["versions"] = history.meta.get("versions") or noted.get("versions") or {}
+    entry["machines"] = [kind(computer) for computer in history.meta.get("machines") or ()]
     return entry, project
 
 

@@ -40,22 +40,11 @@ from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.comparisons import Comparison
-from equipoise.runs.choosing import (
-    BY_LAST,
-    FOLDER,
-    Configure,
-    Subject,
-    check,
-    choose,
-    conditional,
-    identity,
-    require,
-    require_models,
-)
+from equipoise.runs import choosing
+from equipoise.runs.choosing import BY_LAST, FOLDER, Budget, Configure, Subject, Trial, Tuning, tuned_method
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
-from equipoise.runs.tuning import Budget, Trial, Tuning, tuned_method
 from equipoise.system.files import claimed, write_atomically
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
@@ -99,25 +88,26 @@ class Common:
         method, solver = tuned_method(self.parsed[label], self.solver, settings)
         return partial(replace(self, solver=solver).federation, method, seed)
 
+    def first(self, budget: Budget) -> Federation:
+        """The federation of the first method with the first seed that chooses."""
+        return self.federation(next(iter(self.parsed.values())), budget.seeds[0])
+
     def sealed(self, budget: Budget) -> Configure:
         """With the data that choose."""
         if self.given.get("select", "last") != "last":
             raise ValueError(f"select: {BY_LAST}. Leave it out.")
         task = task_of(self.given.get("task", "classification"))
         recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
-        sealed, first = replace(self, given=self._held(budget)), next(iter(self.parsed.values()))
+        sealed = replace(self, given=self._held(budget))
         rewards = self.given.get("collaborative") and self.given.get("groups") is None
 
-        def grouped() -> bool:
-            return bool(sealed.federation(first, budget.seeds[0]).trial.setup.attributes)
-
         present = {
-            "eo": lambda: not task.dtype.is_floating_point and grouped(),
+            "eo": lambda: not task.dtype.is_floating_point and bool(sealed.first(budget).trial.setup.attributes),
             COLLABORATION: lambda: bool(rewards) and self.given.get("server_validation") is not None,
             LEAVE_OUT: lambda: len([*self.clients]) > 1,
             ORACLE: lambda: any(self.given.get(name) for name in OF_TESTS),
         }
-        require(budget.by, present)
+        choosing.require(budget.by, present)
         return sealed.config
 
     def _held(self, budget: Budget) -> dict[str, Any]:
@@ -143,7 +133,7 @@ class Common:
             rest = replace(self, clients=[*members[:k], *members[k + 1 :]], given={**plain, **more})
             others[name] = rest.config
             try:  # what names the client that is left out, or groups, is told before anything trains
-                rest.federation(next(iter(self.parsed.values())), budget.seeds[0])
+                rest.first(budget)
             except ValueError as error:
                 raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
         return others
@@ -157,13 +147,10 @@ class Common:
         fed = self.federation(method, budget.seeds[0])
         its = fed.fingerprint
         data, positive = its["data"], {"positive": self.given.get("positive")} if budget.by == "eo" else {}
+        net = [repr(fed.model.net), fed.model.head_name, *(its[n] for n in ("parameters", "fixed", "hidden units"))]
         python = {
             "clients": [its["sizes"], its["labels"], data["inputs"]],
-            "net": [
-                repr(fed.model.net),
-                fed.model.head_name,
-                *(its[n] for n in ("parameters", "fixed", "hidden units")),
-            ],
+            "net": net,
             "values of net": digest(fed.model.initial),
             **{name: data[name] for name in ("groups", "attributes")},
             "server_validation": data["validation"],
@@ -171,7 +158,7 @@ class Common:
             "transform": re.sub(r" at 0x\w+", "", repr(self.given.get("transform"))),
             **({"tests": data["tests"]} if budget.by == ORACLE else {}),
         }
-        settings = conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
+        settings = choosing.conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
         return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
 
 
@@ -255,7 +242,7 @@ def compare(
         chosen = {label: tuning.tuned(label) for label in labelled}
         settings = {label: {**tuning.choices[label].settings} for label in labelled}
         for label, now in common.conditions(budget).items() if isinstance(tune, Tuning) else ():
-            changes = identity(tuning.conditions[label]).differences(identity(now))
+            changes = choosing.identity(tuning.conditions[label]).differences(choosing.identity(now))
             chosen[label]["changed"] = [change.name for change in changes]
             chosen[label]["changed"] += ["validation"] * (_share(given) not in (None, budget.validation))
     for label, method in labelled.items():
@@ -388,8 +375,8 @@ def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str])
 
 def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool) -> Tuning:
     """Choose the settings of all methods, in a directory or a temporary one."""
-    spaces = check(common.parsed, budget, common.search)
-    require_models(budget.by, common.parsed)
+    spaces = choosing.check(common.parsed, budget, common.search)
+    choosing.require_models(budget.by, common.parsed)
     rounds, alone = common.rounds, dict[tuple[int, str], Contribution]()
     total, done, begun, lines = budget.planned(rounds) * len(common.parsed), 0, time.time(), ProgressLog(progress)
     with ExitStack() as stack:
@@ -424,7 +411,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
         of_data = common.sealed, common.without, common.conditions
         subject = Subject(common.parsed, spaces, rates, rounds, *of_data)
         train_all = partial(run, submit=partial(Here().submit, train))
-        chosen = choose(subject, budget, place, train_all, {}, page=directory is not None)
+        chosen = choosing.choose(subject, budget, place, train_all, {}, page=directory is not None)
         return replace(chosen, solver=common.solver)
 
 
