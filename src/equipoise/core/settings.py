@@ -248,6 +248,15 @@ class RunSettings:
         number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
     )
     keep_checkpoints: int = operating(number(1, 1), "number of kept checkpoints, to continue from one of them")
+    on: str | None = setting(
+        text(None),
+        "where the runs of a plan are trained: slurm, in brackets what the cluster is asked for, slurm(partition=gpu, time=2:00:00), ray, or "
+        "dask://HOST:PORT",
+        "this machine",
+        example="slurm(time=2:00:00)",
+        group="Advanced",
+        marks="operation free apart newer local",
+    )
     track: str | None = showing(
         text(None),
         "tracker to which records are sent while it trains: mlflow, tensorboard, wandb or trackio, with a place after a colon",

@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypedDict, Unpack
 
 from equipoise.core.settings import simulated
@@ -20,8 +21,10 @@ from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunConfig
 from equipoise.runs.status import Watch
+from equipoise.system import trust
 from equipoise.system.errors import SETTINGS, RunError
 from equipoise.system.files import open_regular, write_atomically
+from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
 from equipoise.system.seals import sealed_json
 from equipoise.system.workers import Processes, Workers, cores
 
@@ -29,6 +32,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
+QUEUE = ".queue"  # next to runs that a cluster trains: calls, answers and logs
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
 
@@ -132,8 +136,10 @@ class How(TypedDict, total=False):
     on_progress : called with the rounds done and to do, over all cells.
     lines : write lines about every run to standard error, if that is no terminal.
     workers : processes that are there already, and kept for further calls; without them, new ones.
+    on : the executor of another library, see :func:`executor`; without it, what the cells' settings state.
     """
 
+    on: Any
     jobs: int | None
     on_progress: Progress | None
     lines: bool
@@ -167,12 +173,48 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     def submit(cell: Cell) -> Future[Any]:
         config: RunConfig = cell.config
         needs = json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
-        return where.submit(train, str(cell.folder), max(1, cores() // jobs), cell.until, needs=needs)
+        threads = max(1, cores() // jobs) if isinstance(where, Processes) else None
+        return where.submit(train, str(cell.folder.resolve()), threads, cell.until, needs=needs)
 
-    with Processes(jobs, how.get("workers")) as where:
+    with executor(how.get("on"), left) or Processes(jobs, how.get("workers")) as where:
         outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
     watch.look()
     return [outcomes.get(id(cell), Outcome(cell)) for cell in cells]
+
+
+def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
+    """What trains cells elsewhere; None: this machine does.
+
+    Parameters
+    ----------
+    on : an object with `submit`; None: what the setting ``on`` of the cells states.
+    cells : in folders that all machines share.
+
+    Raises
+    ------
+    ValueError : no such place.
+    RunError : its package or its commands are missing, or it does not answer.
+    """
+    stated = next((cell.config.on for cell in cells), None)
+    if on is not None and not hasattr(on, "submit"):
+        raise ValueError(f"on must be an object with submit(function, *arguments), such as an executor; found {on!r}.")
+    if on is not None or stated is None:
+        return None if on is None else Others(on, answered)
+    place, launch = launch_of(stated)
+    if place == SLURM:
+        return Slurm(cells[0].folder.parent / QUEUE, launch, _rounds)
+    return Others(Ray(launch.cpus, launch.gpus) if place == RAY else dask(place), answered)
+
+
+def answered(line: str) -> tuple[int, str, str]:
+    """The status of a call that a line states, with the kind and the text of its error; another process may be asked for it."""
+    agreed, name, arguments, keywords = json.loads(line)
+    try:
+        with trust.agreed(agreed):
+            resolve_name(name)(*arguments, **keywords)
+    except (RunError, ValueError, OSError) as error:
+        return 1, getattr(error, "kind", ""), str(error)
+    return 0, "", ""
 
 
 def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:

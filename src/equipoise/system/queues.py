@@ -1,4 +1,4 @@
-"""Calls in the queue of a cluster: tasks of an array job of Slurm, which may outlive the process that submits them.
+"""Calls elsewhere: as tasks of an array job in the queue of a cluster (Slurm), or by executors of other libraries. They may outlive this process.
 
 A call and its answer are lines of JSON in files of a folder that all machines share; nothing is pickled. What `squeue` lists decides whether a
 call is still coming: accounting (`sacct`) is not needed.
@@ -7,6 +7,7 @@ call is still coming: accounting (`sacct`) is not needed.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import secrets
@@ -15,22 +16,26 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from equipoise.system import calls
 from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular, write_atomically
 from equipoise.system.ranges import check_fields, number, setting, text
+from equipoise.system.suggestions import unknown
 from equipoise.system.text import plural
 from equipoise.system.workers import line_of, python
 
 log = logging.getLogger(__name__)
 
+SLURM, RAY, DASK = "slurm", "ray", "dask://"
 LOOK: Final = 2.0  # seconds between looks at the queue
 ABSENCE: Final = 3  # looks in which a call is neither in the queue nor answered, before it is lost
+WAIT: Final = 20  # seconds for a scheduler to answer
 TRIES: Final = 3  # submissions of a call that ends without an answer and without progress
 JOB: Final = ".job"  # in the folder of a call: its task in the queue, and where its answer will be
 MARGIN: Final = 30  # seconds before its time limit at which a task is put back into the queue
@@ -86,6 +91,27 @@ class Launch:
         return [*(f"--{name}={value}" for name, value in named.items() if value), *shlex.split(self.extra)]
 
 
+def launch_of(stated: str) -> tuple[str, Launch]:
+    """The place that a text such as ``slurm(partition=gpu, time=2:00:00)`` names, and what its brackets ask for.
+
+    Raises
+    ------
+    ValueError : no such place, or nothing that can be asked for.
+    """
+    call = calls.read(stated)
+    if not call.complete or (call.name not in (SLURM, RAY) and not call.name.startswith(DASK)):
+        raise ValueError(
+            f"on must be slurm, ray or {DASK}HOST:PORT, and slurm may have brackets: slurm(time=2:00:00); found {stated!r}."
+        )
+    kinds = {f.name: type(f.default) for f in fields(Launch)}
+    asked: dict[str, Any] = {}
+    for name, value in call.pairs or ():
+        if name not in kinds:
+            raise ValueError(f"on: {unknown('option', name or value, [*kinds])}")
+        asked[name] = int(value) if kinds[name] is int and value.isdecimal() else value.strip("\"'")
+    return call.name, Launch(**asked)
+
+
 @dataclass
 class Call:
     """A call that waits for its answer.
@@ -117,8 +143,62 @@ class Call:
         return None
 
 
-class Slurm(Executor):
-    """Calls functions of modules in tasks of array jobs; their first argument is the folder that they change.
+class Queue(Executor):
+    """Calls functions of modules elsewhere, and follows the calls in a thread; what they return is not fetched.
+
+    ``pause`` is the time between looks, in seconds.
+    """
+
+    pause: float
+
+    def __init__(self) -> None:
+        self.calls: dict[Future[Any], Any] = {}
+        self.lock, self.ended = threading.Lock(), threading.Event()
+        self.thread = threading.Thread(target=self._follow, daemon=True)
+        self.thread.start()
+
+    def submit(self, function: Callable[..., object], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Call a function of a module with arguments that JSON has."""
+        future: Future[Any] = Future()
+        call = self.begin(line_of(function, arguments, keywords), arguments)
+        with self.lock:
+            self.calls[future] = call
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stop following; calls go on elsewhere."""
+        self.ended.set()
+        self.thread.join()
+        if left := sum(not future.done() for future in self.calls):
+            log.warning(
+                "%s left where they are. The same command follows them.",
+                f"{plural(left, 'run')} {'is' if left == 1 else 'are'}",
+            )
+
+    def begin(self, line: str, arguments: Sequence[Any]) -> Any:
+        """What is followed of a call."""
+        raise NotImplementedError
+
+    def look(self, calls: Mapping[Future[Any], Any]) -> None:
+        """Read the answers that have come."""
+        raise NotImplementedError
+
+    def _follow(self) -> None:
+        """Look at calls until the executor ends."""
+        while not self.ended.wait(self.pause):
+            with self.lock:
+                calls = {future: call for future, call in self.calls.items() if not future.done()}
+            try:
+                if calls:
+                    self.look(calls)
+            except Exception as error:  # whoever waits for a call must hear of it
+                for future in calls:
+                    if not future.done():
+                        future.set_exception(error)
+
+
+class Slurm(Queue):
+    """Calls functions in tasks of array jobs; their first argument is the folder that they change.
 
     Calls that are submitted within a moment are one array. A call whose folder has a task in the queue already is followed, not submitted again.
     When the executor ends, tasks stay in the queue.
@@ -134,46 +214,24 @@ class Slurm(Executor):
     RunError : this machine has no Slurm.
     """
 
+    pause = LOOK
+
     def __init__(self, folder: Path, launch: Launch, progress: Callable[[Path], int]) -> None:
         if not shutil.which("sbatch"):
             raise RunError("There is no sbatch on this machine. Start the command on a login node of the cluster.")
         self.folder, self.launch, self.progress = folder.resolve(), launch, progress
-        self.calls: dict[Future[Any], Call] = {}
-        self.lock, self.ended = threading.Lock(), threading.Event()
-        self.thread = threading.Thread(target=self._follow, daemon=True)
-        self.thread.start()
+        super().__init__()
 
-    def submit(self, function: Callable[..., object], /, *arguments: Any, **keywords: Any) -> Future[Any]:
-        """Call a function of a module with arguments that JSON has."""
-        future: Future[Any] = Future()
-        call = Call(line_of(function, arguments, keywords), Path(arguments[0]), self.progress)
+    def begin(self, line: str, arguments: Sequence[Any]) -> Call:
+        """A call, with its task if it has one."""
+        call = Call(line, Path(arguments[0]), self.progress)
         with contextlib.suppress(FileNotFoundError, ValueError):
             call.task, answer = json.loads(read_regular(call.folder / JOB))
             call.answer = Path(answer)
-        with self.lock:
-            self.calls[future] = call
-        return future
+        return call
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop following; tasks stay in the queue."""
-        self.ended.set()
-        self.thread.join()
-
-    def _follow(self) -> None:
-        """Submit calls and read answers until the executor ends."""
-        while not self.ended.wait(LOOK):
-            with self.lock:
-                calls = {future: call for future, call in self.calls.items() if not future.done()}
-            if not calls:
-                continue
-            try:
-                self._look(calls)
-            except Exception as error:  # whoever waits for a call must hear of it
-                for future in calls:
-                    if not future.done():
-                        future.set_exception(error)
-
-    def _look(self, calls: dict[Future[Any], Call]) -> None:
+    def look(self, calls: Mapping[Future[Any], Call]) -> None:
+        """Read answers, and submit calls that have no task."""
         queue = listed()
         new = []
         for future, call in calls.items():
@@ -182,8 +240,7 @@ class Slurm(Executor):
                 continue
             if call.tries and (result := call.result) is not None:
                 (call.folder / JOB).unlink(missing_ok=True)
-                status, kind, text = result
-                future.set_exception(RunError(text.rstrip("."), kind)) if status else future.set_result(None)
+                settle(future, *result)
                 continue
             call.absent += 1
             if call.tries and call.absent < ABSENCE:  # files of other machines appear late
@@ -223,6 +280,104 @@ class Slurm(Executor):
             call.task, call.answer, call.absent = f"{job}_{k}", folder / f"{k}.answer", 0
             write_atomically(call.folder / JOB, json.dumps([call.task, str(call.answer)]))
         log.info("%s in the queue: job %s", plural(len(calls), "run"), job)
+
+
+class Others(Queue):
+    """Calls functions by the executor of another library: an object with `submit(function, *arguments)`, which returns an object with `done` and `result`.
+
+    A call whose worker was lost is submitted again, at most :data:`TRIES` times.
+
+    Parameters
+    ----------
+    executor : of the other library.
+    answered : calls what a line states; it returns a status, the kind of an error and its text.
+    """
+
+    pause = 0.1
+
+    def __init__(self, executor: Any, answered: Callable[[str], tuple[int, str, str]]) -> None:
+        self.executor, self.answered = executor, answered
+        super().__init__()
+
+    def begin(self, line: str, arguments: Sequence[Any]) -> dict[str, Any]:
+        """A call that their executor has."""
+        return {"line": line, "job": self.executor.submit(self.answered, line), "tries": 1}
+
+    def look(self, calls: Mapping[Future[Any], dict[str, Any]]) -> None:
+        """Read the answers that have come."""
+        for future, call in calls.items():
+            if not call["job"].done():
+                continue
+            try:
+                settle(future, *call["job"].result())
+            except Exception as error:  # of their library: a lost worker, a lost connection
+                if call["tries"] == TRIES:
+                    future.set_exception(
+                        RunError(f"{type(error).__name__}: {str(error).strip() or 'a worker was lost'}")
+                    )
+                    continue
+                log.warning("A run is submitted again: %s: %s", type(error).__name__, error)
+                call["job"], call["tries"] = self.executor.submit(self.answered, call["line"]), call["tries"] + 1
+
+
+class Ray:
+    """The workers of a Ray cluster, as an executor.
+
+    Parameters
+    ----------
+    cpus, gpus : of each call.
+
+    Raises
+    ------
+    RunError : Ray is not installed, or there is no cluster that this process can reach.
+    """
+
+    def __init__(self, cpus: int, gpus: int) -> None:
+        ray = _package("ray", "ray")
+        if not ray.is_initialized():
+            try:
+                ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+            except ConnectionError as error:
+                raise RunError(
+                    f"No Ray cluster answers: start one with ray start --head, or name it in RAY_ADDRESS ({error})."
+                ) from None
+        self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Call a function on one of the workers."""
+        future: Future[Any] = self.remote(function).remote(*arguments).future()
+        return future
+
+
+def dask(address: str) -> Executor:
+    """The workers of a Dask cluster at ``dask://HOST:PORT``.
+
+    Raises
+    ------
+    RunError : Dask is not installed, or its scheduler does not answer.
+    """
+    distributed = _package("distributed", "distributed")
+    try:
+        client = distributed.Client(f"tcp://{address.removeprefix(DASK)}", timeout=WAIT)
+    except OSError as error:
+        raise RunError(f"No Dask scheduler answers at {address}: {error}.") from None
+    executor: Executor = client.get_executor(pure=False, retries=0)
+    return executor
+
+
+def _package(name: str, pip: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise RunError(f"{name} is not installed here: pip install {pip}") from None
+
+
+def settle(future: Future[Any], status: int, kind: str, text: str) -> None:
+    """Let a future have the result, or the error, that an answer states."""
+    if status:
+        future.set_exception(RunError(text.rstrip("."), kind))
+    else:
+        future.set_result(None)
 
 
 def listed() -> set[str]:
