@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(SITES): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-sim,privacy,medical,excel,mlflow,tensorboard,wandb,measures,notebook,optuna,fast]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower-sim,privacy,medical,excel,mlflow,tensorboard,wandb,measures,notebook,optuna,dask,fast]'
 	@touch $@
 
 run: $(STAMP)
