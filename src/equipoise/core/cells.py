@@ -28,15 +28,8 @@ from equipoise.system.suggestions import unknown
 NEEDS = frozenset({"classes", "sensitive"})
 SENT = ("w", "row", "factor", "values")
 UNKNOWN = 2**40  # a code beyond every group, if its attribute counts
-RANGES: Mapping[str, Bounds] = MappingProxyType(
-    {
-        "n": Bounds(0, samples=True),
-        "right": Bounds(0, samples=True),
-        "loss": Bounds(0),
-        "chance": Bounds(0, samples=True),
-        "loss_as_positive": Bounds(0),
-    }
-)
+SUM, COUNT = Bounds(0), Bounds(0, samples=True)
+RANGES = {"n": COUNT, "right": COUNT, "loss": SUM, "chance": COUNT, "loss_as_positive": SUM}
 
 
 def reported(*names: str) -> Mapping[str, Bounds]:
@@ -243,11 +236,6 @@ def no_report(self: Any, setup: Setup) -> State:
 def total(cohort: Cohort) -> State:
     """The sums over the clients of the round, each [R, A] in float64."""
     return {key: part.double().sum(0) for key, part in cohort.reports.items()}
-
-
-def where(n: Tensor, table: Tensor, empty: Tensor | float = 1.0) -> Tensor:
-    """A table [R, A]; ``empty`` for a cell that no client has: no constraint follows from it, and its weight is 1."""
-    return torch.where(n > 0, table, empty)
 
 
 def sensitive(s: Tensor | None) -> Tensor:

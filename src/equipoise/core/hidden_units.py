@@ -70,16 +70,12 @@ class Neurons:
                     _claim(self._rows, tensor, k, group, name, 0)
             for name in group.columns:
                 _claim(self._columns, _weight(group, name, modules[name]), k, group, name, 1)
-        vector = (
-            *zip(model.names, model.shapes, strict=True),
-            *zip(model.buffer_names, model.buffer_shapes, strict=True),
-        )
         tensors = dict(model.net.named_parameters()) | dict(model.net.named_buffers())
-        ends = [(self._rows.get(id(tensors[name])), self._columns.get(id(tensors[name]))) for name, _ in vector]
-        at, self._plan = 0, []
-        for (_, shape), (row, column) in zip(vector, ends, strict=True):
-            self._plan.append((at, at + shape.numel(), shape, row, column))
-            at += shape.numel()
+        start, self._plan = 0, []
+        for name, shape in zip(model.tensors, (*model.shapes, *model.buffer_shapes), strict=True):
+            stop, key = start + shape.numel(), id(tensors[name])
+            self._plan.append((start, stop, shape, self._rows.get(key), self._columns.get(key)))
+            start = stop
 
     def __repr__(self) -> str:
         return f"Neurons({', '.join(f'{g.name}: {g.size}' for g in self.groups)})"
@@ -110,9 +106,9 @@ class Neurons:
         for start, stop, shape, row, column in self._plan:
             mask = None
             if row is not None and rows is not None:
-                mask = _spread(rows[row[0]], row[1])[..., :, None, None]
+                mask = rows[row[0]].repeat_interleave(row[1], -1)[..., :, None, None]
             if column is not None and columns is not None:
-                other = _spread(columns[column[0]], column[1])[..., None, :, None]
+                other = columns[column[0]].repeat_interleave(column[1], -1)[..., None, :, None]
                 mask = other if mask is None else mask & other
             if mask is not None:
                 cut = (shape[0], shape[1] if column is not None else 1, -1)
@@ -179,10 +175,6 @@ def _remade(model: Model, groups: Sequence[Group], left_out: Mapping[str, str], 
     neurons = Neurons(model, groups, left_out)
     neurons.extractable = extractable
     return neurons
-
-
-def _spread(kept: Tensor, times: int) -> Tensor:
-    return kept if times == 1 else kept.repeat_interleave(times, -1)
 
 
 def _run(places: Tensor, times: int) -> Tensor:

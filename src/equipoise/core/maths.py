@@ -10,7 +10,7 @@ from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -507,11 +507,10 @@ def put(table: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
     return rows if all_rows(table, ids) else table.index_copy(0, ids, rows)
 
 
-Sparsify = Literal["exact_layer", "released_layer", "paper_global"]
 SLACK = 1e-12  # relative; for the rounding error of a share such as 1 or 3 / n
 
 
-def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[int], form: Sparsify) -> Tensor:
+def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[int], form: str) -> Tensor:
     r"""Add to row m of ``rows`` [M, G] the share :math:`q_m` of ``vector`` [P] that is largest in size; P <= G.
 
     ``share`` is q [M] in [0, 1], ``layout`` the sizes of the tensors, ``form`` how many of their entries that is:

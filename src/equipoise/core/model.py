@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +87,8 @@ class Model:
         values = [t.detach() if t.is_floating_point() else self.written(t, dtype) for t in tensors]
         self.initial = torch.cat([*map(torch.flatten, values)]).clone()
         self.layer = torch.repeat_interleave(torch.tensor([*self.layout, *self.buffer_layout]))
-        self.head_name = head if head is not None or observed is not None else self._last_linear()
+        last_linear = next(reversed(self._modules_of(nn.Linear)), None)
+        self.head_name = head if head is not None or observed is not None else last_linear
         if head is not None:
             self._check_module(head)
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -116,10 +117,6 @@ class Model:
         self.layout = tuple(p.numel() for p in parameters.values())
         self.buffer_layout = tuple(b.numel() for b in buffers.values())
         self.n_params = sum(self.layout)
-
-    def _last_linear(self) -> str | None:
-        """The name of the last linear layer, which is taken for the classifier."""
-        return next(reversed(self._modules_of(nn.Linear)), None)
 
     def _modules_of(self, *kinds: type[nn.Module]) -> dict[str, Any]:
         """The modules of some kinds, by their names in the order of the network."""
@@ -323,28 +320,6 @@ def channels_last(x: Tensor) -> Tensor:
     return last.flatten().view(last.shape).movedim(-1, 1)
 
 
-class Evaluator(Protocol):
-    """The network at given vectors: of one client ``[P]``, or of a stack ``[m, P]``."""
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-
-    def forward(self, theta: Tensor, buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
-        """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""
-
-    def gradient(
-        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
-    ) -> Tensor:
-        """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
-
-    def cut(self, theta: Tensor) -> Sequence[Tensor]:
-        """Parts [..., p] of ``theta`` [..., P], as views, in the order of :meth:`gradients`."""
-
-    def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
-        """Gradient of the objective in parts [..., p], in training mode: the form that makes a step cheapest."""
-
-
 class _Features:
     """Remembers what entered the classifier in the last forward pass of ``net``."""
 
@@ -400,18 +375,18 @@ class Bound:
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
-        """Gradient [P]. The result is overwritten by the next call."""
+        """Gradient [P] of the objective, overwritten by the next call; in training mode the BatchNorm statistics in ``buffers`` move."""
         parts = self._parts(theta, buffers, x, objective, train)
         with torch.no_grad():  # PyTorch 2.6 gives zeros that require gradients where the loss does not use a tensor
             return torch.cat(parts, out=self.flat)
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
-        """The tensors of the network, flat."""
+        """The tensors of the network, flat, as views, in the order of :meth:`gradients`."""
         parts: tuple[Tensor, ...] = theta.split(self.model.layout)
         return parts
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
-        """Gradient of each tensor of the network, flat."""
+        """Gradient of each tensor of the network, flat, in training mode: the form that makes a step cheapest."""
         return self._parts(theta, buffers, x, objective, True)
 
     def _parts(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool) -> list[Tensor]:
@@ -550,6 +525,9 @@ class Stacked:
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """The gradients [m, P]."""
         return (self.gradient(theta, buffers, x, objective),)
+
+
+Evaluator = Bound | Stacked  # the network at vectors of one client [P], or of a stack [m, P]
 
 
 def refuse(changed: Sequence[Place]) -> None:

@@ -15,22 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import isfunction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
 from equipoise.core import client_rows as rows, maths
+from equipoise.core.hidden_units import Neurons
+from equipoise.core.model import Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.solver import Solver
 from equipoise.core.task import Gradient as Gradient, Out as Out
 from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields
 from equipoise.system.suggestions import near, unknown
-
-if TYPE_CHECKING:
-    from equipoise.core.hidden_units import Neurons
-    from equipoise.core.model import Model
-    from equipoise.core.oracle import Oracle
-    from equipoise.core.solver import Solver
 
 State = dict[str, Tensor]
 Needed = TypeVar("Needed")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -65,7 +64,7 @@ class AAggFF(LossRule):
 
     owns = frozenset({"weights"})
     sees = "scalars+sum"
-    form: Literal["silo", "device"] = choice("silo", "device")
+    form: str = choice("silo", "device")
     cdf: str = choice(*CDFS, search=among(*[*CDFS][:-1]))
     released: bool = False
 

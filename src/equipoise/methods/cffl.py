@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -125,11 +124,11 @@ class CFFL(Rule):
     decay: bool = False
     fade: bool = True
     coef: float = number(1 / 3, low=0)
-    aggregation: Literal["mean", "sum", "reputation"] = choice("mean", "sum", "reputation")
-    download: Literal["largest", "random"] = choice("largest", "random")
-    criterion: Literal["all", "layer"] = choice("all", "layer")
-    by: Literal["samples", "classes"] = choice("samples", "classes")
-    reputation: Literal["own", "contribution"] = choice("own", "contribution")
+    aggregation: str = choice("mean", "sum", "reputation")
+    download: str = choice("largest", "random")
+    criterion: str = choice("all", "layer")
+    by: str = choice("samples", "classes")
+    reputation: str = choice("own", "contribution")
     port: bool = False
     gamma: float = number(0.5, low=0, above=True)
 

@@ -1,7 +1,6 @@
 """FAEL, the second half of FedHEAL: weigh clients by how far they moved."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -47,9 +46,9 @@ class FAEL(Rule):
     owns = frozenset({"weights"})
     sees = "scalars+sum"  # length of the update
     beta: float = number(0.4, low=0, high=1, search=uniform(0.1, 1))
-    distance: Literal["squared", "norms"] = choice("squared", "norms")
-    init: Literal["samples", "uniform"] = choice("samples", "uniform")
-    carry: Literal["normalised", "raw"] = choice("normalised", "raw")
+    distance: str = choice("squared", "norms")
+    init: str = choice("samples", "uniform")
+    carry: str = choice("normalised", "raw")
 
     def server_state(self, setup: Setup) -> State:
         p = simplex(setup.sizes if self.init == "samples" else torch.ones_like(setup.sizes))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -80,13 +79,11 @@ class FairFed(Rule):
     """
 
     sees = "scalars+sum"
-    metric: Literal["eod", "spd", "accuracy", "dp", "eodds"] = choice("eod", "spd", "accuracy", "dp", "eodds")
+    metric: str = choice("eod", "spd", "accuracy", "dp", "eodds")
     beta: float = number(0.5, low=0, high=1000, search=uniform(0.1, 1))
     clip: bool = True
     balanced: bool = False
-    form: Literal["paper", "declearn", "fedgft", "ffalm", "fedfb", "ffl4mia"] = choice(
-        "paper", "declearn", "fedgft", "ffalm", "fedfb", "ffl4mia"
-    )
+    form: str = choice("paper", "declearn", "fedgft", "ffalm", "fedfb", "ffl4mia")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -90,10 +89,8 @@ class FedAVE(Rule):
     alpha: float = number(0.95, low=0, high=1)
     beta: float = number(2.0, low=0, search=among(2.0, 5.0))
     gamma: float = number(0.5, low=0, above=True, search=log_uniform(0.15, 1))
-    sparsify: Literal["released_layer", "exact_layer", "paper_global"] = choice(
-        "released_layer", "exact_layer", "paper_global"
-    )
-    reputation: Literal["own", "contribution"] = choice("own", "contribution")
+    sparsify: str = choice("released_layer", "exact_layer", "paper_global")
+    reputation: str = choice("own", "contribution")
     sort_losses: bool = False
     eps: float = number(1e-12, low=0, above=True)
 

@@ -1,7 +1,6 @@
 """FedDyn: align the stationary points of the clients with the server's."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -40,7 +39,7 @@ class FedDyn(Rule):
     sees = "sum"
     reports = ""
     alpha: float = number(0.01, low=0, above=True, search=log_uniform(1e-3, 0.1))
-    evaluate: Literal["cloud", "mean_active"] = choice("cloud", "mean_active")
+    evaluate: str = choice("cloud", "mean_active")
     server: bool = True
 
     def client_state(self, setup: Setup) -> State:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ class FedFV(LossRule):
     owns = frozenset({"weights", "mask", "direction"})
     alpha: float = number(0.1, low=0, high=1, search=uniform(0, 0.5))
     tau: int = number(1, low=0, search=among(0, 1, 3, 10))
-    lags: Literal["paper", "released"] = choice("paper", "released")
+    lags: str = choice("paper", "released")
 
     def server_state(self, setup: Setup) -> State:
         never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -50,8 +49,8 @@ class FedGA(Rule):
     reports = "how its loss changed by averaging"
     d: float = number(0.2, low=0, high=1000, search=uniform(0.05, 0.2))
     relative: bool = True
-    metric: Literal["loss", "accuracy"] = choice("loss", "accuracy")
-    form: Literal["paper", "released", "official"] = choice("paper", "released", "official")
+    metric: str = choice("loss", "accuracy")
+    form: str = choice("paper", "released", "official")
 
     @property
     def ranges(self) -> Mapping[str, Bounds]:

@@ -1,7 +1,6 @@
 """FedGFT: a penalty on the gap between two groups' probabilities, over all clients."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -60,10 +59,10 @@ class FedGFT(cells.WeighingRule):
     reports = "samples of each class and group, and the sums of their predicted probabilities"
     ranges = cells.reported("chance")
     binary = True
-    metric: Literal["eo", "dp"] = choice("eo", "dp")
+    metric: str = choice("eo", "dp")
     gamma: float = number(1.0, low=0, high=1000, search=log_uniform(0.01, 10))
-    gap: Literal["batch", "round"] = choice("batch", "round")
-    reg: Literal["l2", "id"] = choice("l2", "id")
+    gap: str = choice("batch", "round")
+    reg: str = choice("l2", "id")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
 

@@ -1,7 +1,6 @@
 """FedMGDA+: a step that no client's normalised update opposes, as far as weights near given ones allow."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
@@ -39,7 +38,7 @@ class FedMGDA(Rule):
     owns = frozenset({"weights", "mask", "direction"})
     eps: float = number(0.1, low=0, high=1, search=uniform(0, 1))
     eta: float = number(1.0, low=0, above=True, search=log_uniform(0.01, 3))
-    prior: Literal["uniform", "samples"] = choice("uniform", "samples")
+    prior: str = choice("uniform", "samples")
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         K = gram(cohort.updates)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ class FedProx(Rule):
     """
 
     mu: float = number(0.01, low=0, search=log_uniform(1e-3, 1))
-    form: Literal["squared", "norm"] = choice("squared", "norm")
+    form: str = choice("squared", "norm")
 
     def correction(self, theta: Tensor, visit: Visit) -> Tensor:
         gap = theta - visit.start

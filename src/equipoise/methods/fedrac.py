@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -73,10 +72,10 @@ class FedRAC(Rule):
     late: float = number(0.8, low=0, high=1)
     turn: int = number(100, low=0)
     packs: int = number(50, low=2)
-    source: Literal["standalone_val", "standalone_test"] = choice("standalone_val", "standalone_test")
-    prefix: Literal["exact", "released"] = choice("exact", "released")
+    source: str = choice("standalone_val", "standalone_test")
+    prefix: str = choice("exact", "released")
     min_per_layer: int = number(1, low=0)
-    count: Literal["structural", "update_nonzero"] = choice("structural", "update_nonzero")
+    count: str = choice("structural", "update_nonzero")
 
     needs = FedSAC.needs  # by the source
 

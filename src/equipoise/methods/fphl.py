@@ -1,7 +1,6 @@
 """FPHL, the first half of FedHEAL: drop what does not keep its direction."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -51,9 +50,9 @@ class FPHL(Rule):
 
     owns = frozenset({"mask"})
     tau: float = number(0.3, low=0, high=1, search=uniform(0.1, 0.6))
-    history: Literal["inclusive", "exclusive"] = choice("inclusive", "exclusive")
+    history: str = choice("inclusive", "exclusive")
     strict: bool = False
-    zero: Literal["up", "down"] = choice("up", "down")
+    zero: str = choice("up", "down")
     mask_buffers: bool = False
 
     def server_state(self, setup: Setup) -> State:

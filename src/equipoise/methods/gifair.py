@@ -1,7 +1,6 @@
 """GIFAIR-FL: pull up the clients, or groups of clients, whose loss is above the others'."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -62,7 +61,7 @@ class GIFAIR(LossRule):
     sees = "scalars+sum"
     coeff: float = number(0.1, low=0, high=1, below=True, search=uniform(0, 0.9))
     groups: tuple[int, ...] | None = numbers(whole=True)
-    form: Literal["server", "local"] = choice("server", "local")
+    form: str = choice("server", "local")
 
     @property
     def owns(self) -> frozenset[str]:

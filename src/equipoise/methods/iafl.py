@@ -1,7 +1,6 @@
 """IAFL: each client gets the mean of as many updates as it contributes."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -54,7 +53,7 @@ class IAFL(Rule):
     owns = frozenset({"mask", "weights", "direction", "reward"})
     q: float = number(0.0, low=0, high=1, search=uniform(0, 0.5))
     kappa: float = number(0.0, low=0, high=1, search=uniform(0, 0.9))
-    contribution: Literal["samples", "accuracy"] = choice("samples", "accuracy")
+    contribution: str = choice("samples", "accuracy")
 
     @property
     def needs(self) -> frozenset[str]:

@@ -1,7 +1,6 @@
 """FedLD's margin control: keep the logits of local training small."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
@@ -34,7 +33,7 @@ class Margin(Rule):
 
     needs = frozenset({"classes"})
     lam: float = number(0.03, low=0, search=log_uniform(0.01, 0.1))
-    form: Literal["paper", "released"] = choice("paper", "released")
+    form: str = choice("paper", "released")
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         if self.form == "paper":

@@ -1,7 +1,6 @@
 """FedLD's aggregation: every client moves along the principal axes of all updates, as far as its own update is long."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -62,9 +61,9 @@ class Principal(Rule):
     """
 
     keep: float = number(0.8, low=0, high=1, above=True, search=uniform(0.5, 1))
-    eigen: Literal["l2_kept", "literal", "l1_all"] = choice("l2_kept", "literal", "l1_all")
-    scope: Literal["tensor", "model"] = choice("tensor", "model")
-    weights: Literal["samples", "uniform"] = choice("samples", "uniform")
+    eigen: str = choice("l2_kept", "literal", "l1_all")
+    scope: str = choice("tensor", "model")
+    weights: str = choice("samples", "uniform")
     warm_start: bool = False
 
     @property

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +40,7 @@ class Reweighing(cells.WeighingRule):
     """
 
     binary = False
-    scope: Literal["global", "local"] = choice("global", "local")
+    scope: str = choice("global", "local")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
 

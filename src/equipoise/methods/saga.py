@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -50,7 +49,7 @@ class SAGA(Rule):
     sees = "scalars+sum"
     stays = frozenset({"perturbed_loss"})
     reports = "its sharpness or perturbed loss"
-    variant: Literal["S", "L"] = choice("S", "L")
+    variant: str = choice("S", "L")
     rho: float = number(0.1, low=0, search=log_uniform(0.05, 0.2))
     tau: float = number(0.5, low=0, search=among(0.0, 0.1, 0.5, 1.0))
     q: float = number(2.0, low=0, search=log_uniform(0.5, 5))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -44,7 +43,7 @@ class Scaffold(Rule):
     reports = "its control variate"
     ranges = MappingProxyType({"dc": Bounds(length="client")})
     eta: float = number(1.0, low=0, above=True, search=uniform(0.25, 1))
-    option: Literal[1, 2] = choice(2, 1)
+    option: int = choice(2, 1)
     absent: bool = True
 
     def check(self, solver: Solver) -> None:
