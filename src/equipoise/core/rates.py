@@ -178,11 +178,7 @@ class LayerRates:
     sizes: tuple[int, ...]
 
 
-SCHEDULES: dict[str, type[Cosine] | type[Step] | type[Exponential]] = {
-    "cosine": Cosine,
-    "step": Step,
-    "exponential": Exponential,
-}
+SCHEDULES = {kind.__name__.lower(): kind for kind in (Cosine, Step, Exponential)}
 Schedule = Cosine | Step | Exponential | Function
 Rate = float | Schedule | Layers | LayerRates
 RateLike = Rate | str | Mapping[str, Any] | Callable[[int], float]  # as :func:`rate` takes it

@@ -146,15 +146,6 @@ class CFFL(Rule):
         return self.theta_u < 1 and not self.port
 
     @property
-    def old(self) -> float:
-        """How much of the last reputation stays."""
-        return 0.8 if self.fade else 0.5
-
-    def _strength(self, t: int, rounds: int) -> float:
-        """The punishment alpha in round ``t``."""
-        return self.alpha * (1 + t / rounds) if self.decay else self.alpha
-
-    @property
     def ranges(self) -> Mapping[str, Bounds]:
         return {"classes": Bounds(0, 1)} if self.by == "classes" else {}
 
@@ -172,29 +163,26 @@ class CFFL(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return self.deploy(start, visit)
 
-    def _filtered(self, clipped: Tensor, layout: tuple[int, ...]) -> Tensor:
-        """What is uploaded of a clipped update [..., P]."""
+    def _halves(self, update: Tensor, visit: Visit) -> tuple[Tensor, Tensor]:
+        """Of the clipped update [..., P] what is uploaded, and what the client keeps for later."""
+        clipped = cut(update - visit.state["residual"], self.clip)
+        if visit.shared is not None:  # private coordinates are there already
+            clipped = clipped * visit.shared
         layered = self.criterion == "layer"
         share = torch.tensor([self.theta_u], dtype=torch.float64, device=clipped.device)
-        parts = layout if layered else (clipped.shape[-1],)
-        return clipped * largest(clipped.abs(), share.expand(*clipped.shape[:-1], 1), parts, up=layered)
+        parts = visit.oracle.layout if layered else (clipped.shape[-1],)
+        sent = clipped * largest(clipped.abs(), share.expand(*clipped.shape[:-1], 1), parts, up=layered)
+        return sent, clipped - sent
 
     def upload(self, update: Tensor, visit: Visit) -> Tensor:
         if self.port:
             return update  # the server scales it, and needs to know the model that was trained
-        if not self.partial:
-            return cut(update, self.clip)
-        clipped = cut(update - visit.state["residual"], self.clip)
-        return self._filtered(clipped if visit.shared is None else clipped * visit.shared, visit.oracle.layout)
+        return self._halves(update, visit)[0] if self.partial else cut(update, self.clip)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         report, state = {}, visit.state
         if self.partial:
-            clipped = cut(theta - visit.start - state["residual"], self.clip)
-            if visit.shared is not None:  # private coordinates are there already
-                clipped = clipped * visit.shared
-            rest = clipped - self._filtered(clipped, visit.oracle.layout)
-            state = {**state, "residual": state["residual"] + rest}
+            state = {**state, "residual": state["residual"] + self._halves(theta - visit.start, visit)[1]}
         if self.by == "classes":
             counts = visit.oracle.class_counts(state["classes"].shape[-1])
             report = {"classes": (counts > 0).to(theta.dtype).mean(-1)}
@@ -202,9 +190,8 @@ class CFFL(Rule):
 
     # on the server
     def server_state(self, setup: Setup) -> State:
-        size = (
-            setup.sizes.double() / setup.sizes.max() if self.by == "samples" else torch.zeros_like(setup.sizes).double()
-        )
+        sizes = setup.sizes.double()
+        size = sizes / sizes.max() if self.by == "samples" else torch.zeros_like(sizes)
         every = torch.ones_like(size, dtype=torch.bool)
         zero = {name: torch.zeros_like(size) for name in ("reputation", "share")}
         return {**zero, "reputable": every, "seen": ~every, "size": size}
@@ -220,8 +207,8 @@ class CFFL(Rule):
         here = torch.zeros_like(state["reputable"]).index_fill(0, cohort.ids, True)
         measured = accuracies(replace(cohort, received=received))
         accuracy = torch.zeros_like(state["reputation"]).index_copy(0, cohort.ids, measured)
-        alpha = self._strength(cohort.t, cohort.rounds)
-        return judged(state, here, accuracy, alpha, self.old, self.coef, port=self.port)
+        alpha = self.alpha * (1 + cohort.t / cohort.rounds) if self.decay else self.alpha
+        return judged(state, here, accuracy, alpha, 0.8 if self.fade else 0.5, self.coef, port=self.port)
 
     def _shares(self, r: Tensor, size: Tensor) -> Tensor:
         """The share q [N] of the entries of the step that each client gets."""
@@ -247,19 +234,14 @@ class CFFL(Rule):
         weighed = replace(cohort, updates=sent, coefficients=weights, weights=simplex(weights))
         return state, replace(weighed, kept=kept, notes=notes)
 
-    def _allocated(self, step: Tensor, share: Tensor, layout: tuple[int, ...], lot: int) -> Tensor:
-        """What clients with the shares ``share`` [M] get of the step [P]; ``lot`` decides a random order: [M, P]."""
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        step, share = cohort.step(), state["share"][cohort.ids]
         size, layered = step.abs(), self.port or self.criterion == "layer"
         if self.download == "random":
-            order = torch.randperm(len(step), generator=torch.Generator().manual_seed(lot % 2**63))
-            size = order.to(step.device).double()
-        return step * largest(size[None], share[:, None], layout if layered else (len(step),), up=layered)
-
-    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
-        step = self._allocated(
-            cohort.step(), state["share"][cohort.ids], cohort.layout, 1_000_003 * cohort.seed + cohort.t
-        )
-        return state, cohort.kept + functional.pad(step, (0, given.shape[1] - step.shape[1]))
+            drawn = torch.Generator().manual_seed((1_000_003 * cohort.seed + cohort.t) % 2**63)
+            size = torch.randperm(len(step), generator=drawn).to(step.device).double()
+        allocated = step * largest(size[None], share[:, None], cohort.layout if layered else (len(step),), up=layered)
+        return state, cohort.kept + functional.pad(allocated, (0, given.shape[1] - len(step)))
 
 
 CATALOGUE = {

@@ -59,30 +59,6 @@ class ResNet10(nn.Module):
         return out
 
 
-class BasicBlock(nn.Module):
-    """The block of :class:`ResNet10`: :class:`Basic`, with the names that its saved models have.
-
-    Parameters
-    ----------
-    channels, out : >= 1, channels before and after.
-    stride : 1, or 2 to halve the image.
-    """
-
-    def __init__(self, channels: int, out: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(out)
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(out)
-        self.shortcut = _shortcut(channels, out, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B, channels, H, W] to [B, out, H / stride, W / stride]."""
-        inner = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
-        out: Tensor = (inner + self.shortcut(x)).relu()
-        return out
-
-
 class Basic(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes.
 
@@ -94,20 +70,28 @@ class Basic(nn.Module):
     """
 
     expansion = 1
+    names = ("conv1", "bn1", "conv2", "bn2", "downsample")  # of its layers, in order
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(channels, width, stride)
+        conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        layers = (conv1, nn.BatchNorm2d(width), conv2, nn.BatchNorm2d(width), _shortcut(channels, width, stride))
+        for name, layer in zip(self.names, layers, strict=True):
+            self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, channels, H, W] to [B, width, H / stride, W / stride]."""
-        inner = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        out: Tensor = (inner + self.downsample(x)).relu()
+        conv1, norm1, conv2, norm2, shortcut = self.children()
+        inner = norm2(conv2(norm1(conv1(x)).relu()))
+        out: Tensor = (inner + shortcut(x)).relu()
         return out
+
+
+class BasicBlock(Basic):
+    """The block of :class:`ResNet10`: :class:`Basic`, with the names that its saved models have."""
+
+    names = ("conv1", "norm1", "conv2", "norm2", "shortcut")
 
 
 class Bottleneck(nn.Module):

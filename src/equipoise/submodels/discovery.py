@@ -44,11 +44,7 @@ def find(model: Model, x: Inputs, groups: Mapping[str, tuple[Sequence[str], Sequ
     ValueError : the network has no hidden unit that can be removed; a name, a size or a group of ``groups`` is wrong.
     """
     x = cut(x, slice(SAMPLES))
-    if groups is None:
-        discovered, left_out = _discover(model, x)
-        neurons = Neurons(model, discovered, left_out)
-    else:
-        neurons = Neurons(model, _given(model, groups))
+    neurons = _discover(model, x) if groups is None else Neurons(model, _given(model, groups))
     draw = torch.Generator().manual_seed(0)
     for k in range(len(neurons.groups)):
         _check(neurons, k, x, draw, given=groups is not None)
@@ -414,8 +410,8 @@ def trace(net: nn.Module) -> fx.GraphModule:
         return fx.symbolic_trace(net)
 
 
-def _discover(model: Model, x: Inputs) -> tuple[list[Group], dict[str, str]]:
-    """Groups of hidden units in the order of the network, and for those left out why."""
+def _discover(model: Model, x: Inputs) -> Neurons:
+    """The groups of hidden units in the order of the network, and for those left out why."""
     net = model.network(model.initial)
     for frozen, own in zip(net.parameters(), model.net.parameters(), strict=True):
         frozen.requires_grad_(own.requires_grad)
@@ -441,4 +437,4 @@ def _discover(model: Model, x: Inputs) -> tuple[list[Group], dict[str, str]]:
     if not groups:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items()) or "no layer but the last makes units"
         raise ValueError(f"The network has no hidden units that can be removed one by one ({reasons}). {BY_HAND}")
-    return groups, left_out
+    return Neurons(model, groups, left_out)

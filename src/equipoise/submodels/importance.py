@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -188,7 +189,8 @@ class _Shortcut:
             )
         )
         self.bytes: dict[fx.Node, int] = {}  # of each value, for one sample
-        self._transposed: dict[nn.Module, Tensor] = {}
+        # weights [in, out] of a linear layer, each unit's in a row
+        self.transposed = cache(lambda module: _weight(module).T.contiguous())
         self.run(x, first=True)
 
     def samples(self, memory: int) -> int:
@@ -313,12 +315,6 @@ class _Shortcut:
             return z - share
         return z - functional.linear(inputs[..., mine], weight[:, mine])
 
-    def transposed(self, module: nn.Module) -> Tensor:
-        """Weights [in, out] of a linear layer, each unit's in a row."""
-        if module not in self._transposed:
-            self._transposed[module] = _weight(module).T.contiguous()
-        return self._transposed[module]
-
     def compare(self, vector: Tensor, x: Inputs) -> None:
         """Leave to the plain computation the groups in which the shortcut does not give its logits."""
         with torch.no_grad():
@@ -349,25 +345,15 @@ class _Shortcut:
 
 
 class _Pass:
-    """The values of one pass on ``n`` samples."""
+    """The values of one pass on ``n`` samples.
+
+    ``transposed`` of a node are its values [units, B], each unit's in a row; ``finite`` is whether all are, so that a part can be subtracted.
+    """
 
     def __init__(self, values: Values, n: int) -> None:
         self.values, self.n = values, n
-        self._transposed: Values = {}
-        self._finite: dict[fx.Node, bool] = {}
-
-    def transposed(self, node: fx.Node) -> Tensor:
-        """A value [B, units] with each unit's in a row."""
-        if node not in self._transposed:
-            self._transposed[node] = self.values[node].T.contiguous()
-        transposed: Tensor = self._transposed[node]
-        return transposed
-
-    def finite(self, node: fx.Node) -> bool:
-        """Whether a value is finite, so that a part can be subtracted."""
-        if node not in self._finite:
-            self._finite[node] = bool(self.values[node].isfinite().all())
-        return self._finite[node]
+        self.transposed = cache(lambda node: values[node].T.contiguous())
+        self.finite = cache(lambda node: bool(values[node].isfinite().all()))
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -90,15 +90,6 @@ def people_settings(method: Any) -> dict[str, Any]:
     return {"attributes": {"side": ["left", "right"], "less": ["0", "1"]}, "positive": 1}
 
 
-def with_data(net: object, sizes: Sequence[int], people: bool, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The data of small clients, unless ``settings`` have others, and settings with defaults."""
-    values = {"epochs": 2, "batch_size": 8, "participation": 0.8, "seed": 3} | settings
-    data, people = values.pop("data", None), people or "attributes" in values
-    if data is None or (net is None and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
-        values = {"server_validation": samples(70, 2)} | values  # two batches
-    return data or clients(sizes, people=people), values
-
-
 def federation(
     method: Any = "fedavg",
     *,
@@ -108,29 +99,28 @@ def federation(
     net: nn.Module | None = None,
     solver: Solver | None = None,
     engine: Any = "sequential",
+    make: Callable[..., Federation] = Federation,
     **settings: Any,
 ) -> Federation:
     """A federation of small clients, with validation data of the server."""
-    few = {"epochs": 1} if kind == "large" else {}  # many large steps would make rounding visible
-    data, values = with_data(net, sizes, people, few | people_settings(method) | settings)
-    solver = solver or SGD(RATES.get(kind, 0.05), 0.9, 1e-4)
-    return Federation(net or network(kind), data, method, solver, engine=engine, **values)
+    epochs = 1 if kind == "large" else 2  # many large steps would make rounding visible
+    usual = {"epochs": epochs, "batch_size": 8, "participation": 0.8, "seed": 3}
+    values = {**usual, **people_settings(method), **settings}
+    data, people = values.pop("data", None), people or "attributes" in values
+    if data is None or (net is None and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
+        values = {"server_validation": samples(70, 2)} | values  # two batches
+    data, solver = data or clients(sizes, people=people), solver or SGD(RATES.get(kind, 0.05), 0.9, 1e-4)
+    return make(net or network(kind), data, method, solver, engine=engine, **values)
 
 
-def consortium(
-    method: Any = "fedavg",
-    *,
-    kind: str = "mlp",
-    sizes: Sequence[int] = UNEQUAL,
-    people: bool = False,
-    net: nn.Module | None = None,
-    **settings: Any,
-) -> Federation:
+def consortium(method: Any = "fedavg", *, net: nn.Module | None = None, **settings: Any) -> Federation:
     """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
     from equipoise.flower import in_process  # where Flower is installed
 
-    data, values = with_data(None, sizes, people, people_settings(method) | settings)
-    return in_process(net or network(kind), data, method, SGD(0.05, 0.9, 1e-4), **values)
+    def between(usual: nn.Module, *parts: Any, engine: str, **values: Any) -> Federation:
+        return in_process(net or usual, *parts, **values)
+
+    return federation(method, make=between, **settings)
 
 
 class StoppedError(Exception):
