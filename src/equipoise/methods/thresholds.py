@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.metrics.thresholds import CERTAIN, chances, edges
+from equipoise.metrics.thresholds import CERTAIN, Metric, chances, edges
 from equipoise.system.ranges import choice, number
 
 
@@ -48,7 +48,7 @@ class Thresholds(Rule):
     reports = "a histogram of its probabilities by class and group"
     ranges = {"hist": Bounds(0, samples=True)}  # noqa: RUF012
     binary = True
-    metric: str = choice("eo", "eodds", "dp")
+    metric: Metric = choice("eo", "eodds", "dp")
     eps: float = number(0.02, low=0, high=1)
     bins: int = number(100, low=2, high=200)
     form: str = choice("deterministic", "randomised")
