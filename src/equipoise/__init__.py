@@ -42,18 +42,13 @@ if TYPE_CHECKING:
     from equipoise.runs.sweep import compare as compare, tune as tune
     from equipoise.runs.tracking import Tracking as Tracking, track as track
     from equipoise.runs.tuning import Tuning as Tuning
-    from equipoise.scenarios import (
-        SCENARIOS as SCENARIOS,
-        Images as Images,
-        Scenario as Scenario,
-        load as load_scenario,
-    )
+    from equipoise.scenarios import SCENARIOS as SCENARIOS, Images as Images, Scenario as Scenario, load as loader
     from equipoise.scenarios.shared import SharedSchema as SharedSchema
     from equipoise.system.ranges import choice as choice, number as number
     from equipoise.system.search import among as among, log_uniform as log_uniform, uniform as uniform
     from equipoise.testing import check_rule as check_rule
 
-    network, scenario = build, load_scenario
+    network, scenario = build, loader
 
 # Large pages, see system/memory.py: PyTorch looks once, before its first large tensor.
 if os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0":
@@ -86,8 +81,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "runs.tuning": ("Tuning",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
     "scenarios.shared": ("SharedSchema",),
-    "system.ranges": ("choice", "number"),
-    "system.search": ("among", "log_uniform", "uniform"),
+    "system.ranges": ("among", "choice", "log_uniform", "number", "uniform"),
     "testing": ("check_rule",),
 }
 _RENAMED = {"network": "build", "scenario": "load"}

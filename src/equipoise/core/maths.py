@@ -380,28 +380,28 @@ def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] =
     return total if layout else total[:, 0]
 
 
-def dots(rows: Tensor, vector: Tensor) -> Tensor:
-    """Inner product of each row of [M, P] with ``vector`` [P], in float64: [M]."""
+def _accumulated(
+    rows: Tensor, mask: Mask | None, lead: tuple[int, ...], add: Callable[[Tensor, slice, Tensor], object]
+) -> Tensor:
+    """The total [*lead, M] of what ``add(total, part, block)`` adds for every block of the (masked) rows, in float64."""
 
     def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        for part, u in _doubled(rows, None, parts):
-            total.addmv_(u, vector[part].double())
+        total = torch.zeros(*lead, len(rows), dtype=torch.float64, device=rows.device)
+        for part, u in _doubled(rows, mask, parts):
+            add(total, part, u)
         return total
 
     return _total(over_columns(some, rows))
+
+
+def dots(rows: Tensor, vector: Tensor) -> Tensor:
+    """Inner product of each row of [M, P] with ``vector`` [P], in float64: [M]."""
+    return _accumulated(rows, None, (), lambda total, part, u: total.addmv_(u, vector[part].double()))
 
 
 def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
     """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]."""
-
-    def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-        for _, u in _doubled(rows, mask, parts):
-            total.addmm_(u, u.T)
-        return total
-
-    return _total(over_columns(some, rows))
+    return _accumulated(rows, mask, (len(rows),), lambda total, part, u: total.addmm_(u, u.T))
 
 
 def square_distances(rows: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
@@ -434,14 +434,11 @@ def _square_distances(
 ) -> Tensor:
     """Squared distances to K ``centres``, each given by its part at a block and the block itself: [K, M]."""
 
-    def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(K, len(rows), dtype=torch.float64, device=rows.device)
-        for part, u in _doubled(rows, mask, parts):
-            for distances, centre in zip(total, centres(part, u), strict=True):
-                distances += (u - centre).square_().sum(1)
-        return total
+    def add(total: Tensor, part: slice, u: Tensor) -> None:
+        for distances, centre in zip(total, centres(part, u), strict=True):
+            distances += (u - centre).square_().sum(1)
 
-    return _total(over_columns(some, rows))
+    return _accumulated(rows, mask, (K,), add)
 
 
 def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from equipoise.core.maths import bounded, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import choice
-from equipoise.system.search import among
+from equipoise.system.ranges import among, choice
 
 MANY = 200  # clients, from which on the quadratic problem of ``silo`` takes long
 CURVATURE = 4.0  # alpha

@@ -11,8 +11,7 @@ from equipoise.core.maths import cut, simplex, square_norms
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, choice, log_uniform, number
 
 
 def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -> Tensor:

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from equipoise.core.maths import add_largest, gram, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, needed
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, choice, log_uniform, number
 
 EPS = 1e-7  # added to the length of an update before dividing by it
 LEAST = 1e-3  # of a reputation, before they are scaled to sum one

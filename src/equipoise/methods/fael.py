@@ -8,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import simplex, square_distances, square_norms
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 MEASURED = 1 << 24  # entries of all updates up to which the variance of Eq. 10 is measured: a tenth of a second
 
@@ -84,6 +83,4 @@ class FAEL(Rule):
 
 
 RELEASED = {"distance": "norms", "init": "uniform", "carry": "raw"}
-CATALOGUE = {
-    "fael": CatalogueEntry((FAEL,), "weigh clients by how far they moved", PAPER, {"released": RELEASED}),
-}
+CATALOGUE = {"fael": CatalogueEntry((FAEL,), "weigh clients by how far they moved", PAPER, {"released": RELEASED})}

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def shifted(w: Tensor, n: Tensor, step: Tensor) -> Tensor:

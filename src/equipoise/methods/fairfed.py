@@ -10,8 +10,7 @@ from equipoise.core import cells
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.fairgrad import constants
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 
 def unfairness(n: Tensor, right: Tensor, metric: str) -> Tensor:

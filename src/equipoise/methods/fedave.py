@@ -9,8 +9,7 @@ from torch import Tensor
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Bounds, Briefing, CatalogueEntry, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import LEAST, rewarded, share, unit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, choice, log_uniform, number
 
 TINY = 1e-12
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among
+from equipoise.system.ranges import among, choice, number
 
 # With all but ALONE of the weight a client leaves no model of the others; contributions up to TINY are the rounding of 0.
 ALONE, TINY = 1e-6, 1e-12

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from torch.nn.functional import normalize
 from equipoise.core import cells
 from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps, shifted
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def disparity(n: Tensor, loss: Tensor, times: int = 1) -> Tensor:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import gram, put, take
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, uniform
+from equipoise.system.ranges import among, choice, number, uniform
 
 
 @dataclass(frozen=True)

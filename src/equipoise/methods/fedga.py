@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import CatalogueEntry, Cohort, Out, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def soft_gap(n: Tensor, chance: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ import torch
 
 from equipoise.core.maths import bounded, gram, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform, uniform
+from equipoise.system.ranges import choice, log_uniform, number, uniform
 
 SHORTEST = 1e-12  # an update that is not longer has no direction
 

@@ -7,8 +7,7 @@ from torch import Tensor
 from equipoise.core import cells
 from equipoise.core.maths import project_to_simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def project(v: Tensor, floor: float) -> Tensor:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)

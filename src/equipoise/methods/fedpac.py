@@ -9,8 +9,7 @@ from torch import Tensor
 from equipoise.core.maths import gram, min_on_simplex, pick
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, prototype_bounds
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 @dataclass(frozen=True)

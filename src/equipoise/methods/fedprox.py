@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import directions
 from equipoise.core.rule import CatalogueEntry, Rule, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def unit(vector: Tensor, layout: Sequence[int]) -> Tensor:

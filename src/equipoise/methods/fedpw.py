@@ -7,8 +7,7 @@ from torch import Tensor
 
 from equipoise.core.maths import SLACK, combine, directions, dots, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import number, uniform
 
 EVERY = 10  # entry of which the mean is taken
 CANCELS = 1e-12  # of the sum of sizes: a smaller sum is rounding
@@ -96,8 +95,6 @@ class FedPW(LossRule):
 
 CATALOGUE = {
     "fedpw": CatalogueEntry(
-        (FedPW,),
-        "weights by loss and agreement, fewer entries of those better off",
-        "Guan et al., NeurIPS 2025",
+        (FedPW,), "weights by loss and agreement, fewer entries of those better off", "Guan et al., NeurIPS 2025"
     ),
 }

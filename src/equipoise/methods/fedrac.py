@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, Rule, Setup, State, needed
 from equipoise.methods.fedsac import FedSAC, allocate, average_holders, reputations
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 ZETA, KAPPA = 0.3, 3.0
 

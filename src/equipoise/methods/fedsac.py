@@ -10,8 +10,7 @@ from torch import Tensor
 
 from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, Rule, Setup, State, needed
 from equipoise.submodels.importance import ablation
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 log = logging.getLogger(__name__)
 SLACK = 1e-9  # of a cumulative score, against rounding

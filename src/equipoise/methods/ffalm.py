@@ -7,8 +7,7 @@ import torch
 from equipoise.core import cells
 from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)

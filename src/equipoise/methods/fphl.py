@@ -8,8 +8,7 @@ from torch import Tensor
 from equipoise.core.compiled import as_rows, loops
 from equipoise.core.maths import Bits, at_least, in_memory, over_columns, put, take
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 BINS = 20
 LONGEST = 400  # numbers of a record; of more rounds the bins say as much

@@ -8,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Setup, State, Visit, read_per_client
 from equipoise.core.solver import Solver, proportional
-from equipoise.system.ranges import choice, number, numbers
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, numbers, uniform
 
 
 def group_losses(loss: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:

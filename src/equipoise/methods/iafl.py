@@ -9,8 +9,7 @@ from torch import Tensor
 from equipoise.core import draws
 from equipoise.core.maths import combine
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, needed
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 SLACK = 1e-9  # of a number of clients, against rounding
 

@@ -146,8 +146,6 @@ class LoGoFair(Rule):
 
 CATALOGUE = {
     "logofair": CatalogueEntry(
-        (LoGoFair,),
-        "thresholds by group, with budgets over all clients and inside each",
-        "Zhang et al., AAAI 2025",
+        (LoGoFair,), "thresholds by group, with budgets over all clients and inside each", "Zhang et al., AAAI 2025"
     ),
 }

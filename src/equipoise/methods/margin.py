@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Out, Rule, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 LARGE = 2.0**50
 

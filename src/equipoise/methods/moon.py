@@ -8,8 +8,7 @@ from torch.nn.functional import softplus
 
 from equipoise.core.maths import directions
 from equipoise.core.rule import CatalogueEntry, Out, Rule, Setup, State, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, log_uniform, number
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:

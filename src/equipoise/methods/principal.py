@@ -8,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import gram
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.margin import PAPER
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 TINY = 1e-12  # relative: shorter axes, and products nearer to a right angle, are rounding
 CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take another side

@@ -10,8 +10,7 @@ from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
 from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.core.solver import Solver
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from torch.nn.functional import pad
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform, uniform
+from equipoise.system.ranges import among, choice, log_uniform, number, uniform
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Rule, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 LEAST = -1e30  # a tilted loss of padding: it counts as nothing next to a sample's
 

@@ -48,7 +48,7 @@ class Thresholds(Rule):
     reports = "a histogram of its probabilities by class and group"
     ranges = {"hist": Bounds(0, samples=True)}  # noqa: RUF012
     binary = True
-    metric: Metric = choice("eo", "eodds", "dp")
+    metric: Metric = choice("eo", "eodds", "dp")  # noqa: RUF009
     eps: float = number(0.02, low=0, high=1)
     bins: int = number(100, low=2, high=200)
     form: str = choice("deterministic", "randomised")

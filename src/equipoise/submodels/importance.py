@@ -1,7 +1,5 @@
 """The importance of every hidden unit: the loss of the network without it."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -154,6 +152,18 @@ def _linear(module: nn.Module) -> bool:
     """Whether the output of a layer is a sum over its input channels, with zeros around the image."""
     plain = getattr(module, "groups", 1) == 1 and getattr(module, "padding_mode", "zeros") == "zeros"
     return type(module) in (nn.Linear, *CONVOLUTIONS) and plain
+
+
+class _Pass:
+    """The values of one pass on ``n`` samples.
+
+    ``transposed`` of a node are its values [units, B], each unit's in a row; ``finite`` is whether all are, so that a part can be subtracted.
+    """
+
+    def __init__(self, values: Values, n: int) -> None:
+        self.values, self.n = values, n
+        self.transposed = cache(lambda node: values[node].T.contiguous())
+        self.finite = cache(lambda node: bool(values[node].isfinite().all()))
 
 
 class _Shortcut:
@@ -342,18 +352,6 @@ class _Shortcut:
                 near = False
             if not near:
                 self.plain += range(behind.first, behind.first + behind.group.size)
-
-
-class _Pass:
-    """The values of one pass on ``n`` samples.
-
-    ``transposed`` of a node are its values [units, B], each unit's in a row; ``finite`` is whether all are, so that a part can be subtracted.
-    """
-
-    def __init__(self, values: Values, n: int) -> None:
-        self.values, self.n = values, n
-        self.transposed = cache(lambda node: values[node].T.contiguous())
-        self.finite = cache(lambda node: bool(values[node].isfinite().all()))
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -3,8 +3,6 @@
 A function takes a :class:`Subject`, and returns a remark or nothing. It raises :class:`NotApplicableError` if it does not apply.
 """
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Small federations on artificial data, in float64, and comparisons of their results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -279,7 +277,7 @@ class Subject:
         self._runs: dict[str, Federation] = {}
         self._others: dict[str, Subject] = {kind: self}
 
-    def on(self, kind: str) -> Subject:
+    def on(self, kind: str) -> "Subject":
         """The same on another kind of network."""
         if kind not in self._others:
             self._others[kind] = Subject(self.given, kind)

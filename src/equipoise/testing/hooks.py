@@ -1,7 +1,5 @@
 """Watching the hooks of a rule: which of them is impure, raises an error, or treats a stack of clients differently."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress

@@ -4,8 +4,6 @@ The answers are changed ever less, so that ever more of what the server learns s
 notice, in the model, in its state, and in what clients get, shows what it uses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
