@@ -11,8 +11,6 @@ A :class:`WeighingRule` has the functions of this module as hooks, and computes 
 measured on training samples with the model sent out: its weights act one round later.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,13 +30,13 @@ SUM, COUNT = Bounds(0), Bounds(0, samples=True)
 RANGES = {"n": COUNT, "right": COUNT, "loss": SUM, "chance": COUNT, "loss_as_positive": SUM}
 
 
-def reported(*names: str) -> Mapping[str, Bounds]:
+def reported(*names: str) -> dict[str, Bounds]:
     """The ``ranges`` of a rule that reports sums by cell [..., R, A]: ``n`` samples, and those that are named.
 
     ``right`` counts samples whose row is predicted, ``loss`` adds their losses, ``chance`` the probabilities of the last row, and
     ``loss_as_positive`` minus the logarithms of these.
     """
-    return MappingProxyType({name: RANGES[name] for name in ("n", *names)})
+    return {name: RANGES[name] for name in ("n", *names)}
 
 
 def attribute() -> Any:

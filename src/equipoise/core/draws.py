@@ -148,9 +148,8 @@ class Schedule:
 
     def of(self, client: int) -> Schedule:
         """The schedule of one client."""
-        shift, length, counted = (
-            None if part is None else part[client] for part in (self.shift, self.length, self.counted)
-        )
+        parts = self.shift, self.length, self.counted
+        shift, length, counted = (None if part is None else part[client] for part in parts)
         return replace(self, index=self.index[client], shift=shift, length=length, counted=counted)
 
     def to(self, device: torch.device) -> Schedule:

@@ -289,15 +289,8 @@ def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tenso
 
     def some(parts: list[slice]) -> None:
         if fast is not None and kept is not None:
-            place = parts[0].start, parts[-1].stop
-            fast.masked_mean(
-                as_rows(updates),
-                kept.view(torch.uint8).numpy(),
-                isinstance(mask, Bits),
-                exact.numpy(),
-                *place,
-                step.numpy(),
-            )
+            place, marks = (parts[0].start, parts[-1].stop), kept.view(torch.uint8).numpy()
+            fast.masked_mean(as_rows(updates), marks, isinstance(mask, Bits), exact.numpy(), *place, step.numpy())
         else:
             for part, u, c in _masked(updates, mask, parts):
                 step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, exact)
@@ -453,9 +446,8 @@ def ascending(x: Tensor) -> Tensor:
     """The entries of ``x`` [n], or of each column of ``x`` [M, n], from the least to the largest; none may be NaN."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is four to fifteen times as fast
         y = x.detach().numpy()
-        return torch.from_numpy(
-            _exchanged(y) if y.ndim == 2 and len(y) <= FEW and y.shape[1] >= LONG else np.sort(y, 0)
-        )
+        wide = y.ndim == 2 and len(y) <= FEW and y.shape[1] >= LONG
+        return torch.from_numpy(_exchanged(y) if wide else np.sort(y, 0))
     return x.detach().sort(0).values
 
 

@@ -191,14 +191,10 @@ class Model:
         ------
         NetworkError : naming the buffer.
         """
-        if not self.whole or not bool((trained[..., -self.n_whole :].abs() >= self.most * UNIT).any()):
+        if not self.whole or not bool((beyond := trained[..., -self.n_whole :].abs() >= self.most * UNIT).any()):
             return
-        parts = trained[..., -self.n_whole :].split([n for *_, n in self.counts], -1)
-        large = [
-            name
-            for (name, *_), part in zip(self.counts, parts, strict=True)
-            if bool((part.abs() >= self.most * UNIT).any())
-        ]
+        parts = beyond.split([n for *_, n in self.counts], -1)
+        large = [name for name, part in zip(self.whole, parts, strict=True) if bool(part.any())]
         raise NetworkError(
             f"{some(large)} of the network has come to {self.most} or more, beyond which "
             f"{str(trained.dtype).removeprefix('torch.')} does not hold whole numbers exactly. Use net.double()."
@@ -431,9 +427,8 @@ class _View:
                 b.copy_(self.model.read(part, b.dtype).view(b.shape))
         if self.net.training != train:
             self.model.train(self.net, train)
-        return self.model.seen(
-            self.net, channels_last(x) if self.model.channels_last and isinstance(x, Tensor) else x, self.features
-        )
+        x = channels_last(x) if self.model.channels_last and isinstance(x, Tensor) else x
+        return self.model.seen(self.net, x, self.features)
 
     @torch.no_grad()
     def settle(self, buffers: Tensor, train: bool) -> None:

@@ -116,9 +116,8 @@ def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> 
         raise NetworkError(
             _refusal(net, x, faults, train), harmless=f"what it keeps: {some([str(fault.place) for fault in faults])}"
         )
-    return _Seen(
-        logits, calls, after, random, tuple(whole), replaced, frozenset((p.module, p.name) for p in attributes)
-    )
+    caches = frozenset((place.module, place.name) for place in attributes)
+    return _Seen(logits, calls, after, random, tuple(whole), replaced, caches)
 
 
 def _mixes(net: nn.Module, x: Inputs, other: Inputs, training: _Seen) -> bool:
@@ -206,11 +205,8 @@ def _buffer_fault(net: nn.Module, copy: nn.Module, place: Place, train: bool) ->
     if before is None or after is None or before.shape != after.shape or before.dtype != after.dtype:
         shape = "none" if after is None else f"{str(after.dtype).removeprefix('torch.')} {list(after.shape)}"
         old = "none" if before is None else f"{str(before.dtype).removeprefix('torch.')} {list(before.shape)}"
-        return Fault(
-            place,
-            f"{old} before a step and {shape} after it",
-            "Register a buffer in __init__, with the shape and dtype that it keeps.",
-        )
+        change = f"{old} before a step and {shape} after it"
+        return Fault(place, change, "Register a buffer in __init__, with the shape and dtype that it keeps.")
     if not train:
         return Fault(place, "changed in evaluation, which must change nothing", "Change it only if self.training.")
     if place.name in named(net, place.module)._non_persistent_buffers_set:
@@ -302,11 +298,8 @@ def _refuse_single(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> Non
     if not isinstance(x, Tensor) or x.dim() < 2:
         return
     if isinstance(module, nn.GroupNorm):
-        n, kind, todo = (
-            x[0].numel() // module.num_groups,
-            f"GroupNorm of {module.num_groups} groups",
-            "Take fewer groups",
-        )
+        groups, todo = module.num_groups, "Take fewer groups"
+        n, kind = x[0].numel() // groups, f"GroupNorm of {groups} groups"
     else:
         shape = torch.Size(module.normalized_shape)  # type: ignore[arg-type]
         n, kind, todo = shape.numel(), f"LayerNorm over {list(shape)}", "Normalise over the features"

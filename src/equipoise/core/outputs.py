@@ -45,9 +45,8 @@ class Outputs:
         """What a model gives for samples in several parts."""
         if len(parts) == 1:
             return parts[0]
-        values, predicted, y = (
-            torch.cat(each) for each in zip(*((part.values, part.predicted, part.y) for part in parts), strict=True)
-        )
+        columns = zip(*((part.values, part.predicted, part.y) for part in parts), strict=True)
+        values, predicted, y = (torch.cat(column) for column in columns)
         A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
         unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
         s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
@@ -138,11 +137,8 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
     """The outputs of a whole vector [G] on each data set, computed by so many workers, on which no bit depends."""
     model, random = bound.model, bound.model.random or any(d.content is None for d in sets)
     width = [at_once(d, EVALUATION_BATCH) for d in sets]
-    blocks = [
-        (d, rows)
-        for d, w in zip(sets, width, strict=True)
-        for rows in torch.arange(d.size, device=vector.device).split(w)
-    ]
+    parts = [torch.arange(d.size, device=vector.device).split(w) for d, w in zip(sets, width, strict=True)]
+    blocks = [(d, rows) for d, several in zip(sets, parts, strict=True) for rows in several]
     n = 1 if random or vector.device.type != "cpu" else min(workers, len(blocks))
     used = {bound}
 
@@ -161,6 +157,6 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
         results = iter(run_in_order(blocks, make, n))
     for each in used:
         each.require_unchanged(vector)
-    every = [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
+    every = [Outputs.joined(list(islice(results, len(several)))) for several in parts]
     people = [None if d.people is None else torch.from_numpy(d.people).to(vector.device) for d in sets]
     return [replace(outputs, person=person) for outputs, person in zip(every, people, strict=True)]

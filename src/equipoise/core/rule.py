@@ -601,10 +601,8 @@ HOOKS = tuple(  # in order of time
 
 def told(rules: Sequence[Rule], reports: Sequence[State]) -> list[State]:
     """The reports to all rules, without what stays with a client that is not simulated."""
-    return [
-        {k: x for k, x in report.items() if k not in rule.declared.stays}
-        for rule, report in zip(rules, reports, strict=True)
-    ]
+    pairs = zip(rules, reports, strict=True)
+    return [{k: x for k, x in report.items() if k not in rule.declared.stays} for rule, report in pairs]
 
 
 def needed(thing: Needed | None, what: str) -> Needed:

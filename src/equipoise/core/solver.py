@@ -213,9 +213,8 @@ class Adam:
         """Step in place."""
         b1, b2 = self.betas
         gradient = _clipped(gradient, self.clip)
-        parts = zip(
-            theta, gradient, slots["first"], slots["second"], slots["count"], _each(self.lr, theta), strict=True
-        )
+        moments = slots["first"], slots["second"], slots["count"]
+        parts = zip(theta, gradient, *moments, _each(self.lr, theta), strict=True)
         for part, g, first, second, count, lr in parts:
             if self.weight_decay and self.decoupled:
                 part.mul_(1 - lr * self.weight_decay)

@@ -142,15 +142,12 @@ class ClassTally(Tally):
             cell = value[which] * width + classes[which]
             return np.bincount(cell, minlength=V * width).reshape(V, width).tolist()
 
-        sums: Sums = {
-            "right": counts(y, predicted == y),
-            "true": counts(y, y >= 0),
-            "chosen": counts(predicted, predicted >= 0),
-        }
+        true, chosen = counts(y, y >= 0), counts(predicted, predicted >= 0)
+        sums: Sums = {"right": counts(y, predicted == y), "true": true, "chosen": chosen}
         if person is not None:
             hit, ones = predicted == y, np.ones((len(y), width))
-            true, chosen = (each[:, None] == np.arange(width) for each in (y, predicted))
-            parts = np.stack([true & hit[:, None], true, chosen, ones, ones * hit[:, None]], -1).astype(float)
+            is_true, is_chosen = (classes[:, None] == np.arange(width) for classes in (y, predicted))
+            parts = np.stack([is_true & hit[:, None], is_true, is_chosen, ones, ones * hit[:, None]], -1).astype(float)
             each = by_person(parts, value, person)
             sums["persons"], products = moments(*each, V)
             sums["moments"], sums["people"] = products.tolist(), people_of_rates(*each, V)

@@ -68,10 +68,8 @@ class AAggFF(LossRule):
     released: bool = False
 
     def doubt(self, setup: Setup) -> str:
-        few = self.form == "device" or setup.n_clients <= MANY
-        return (
-            "" if few else f"aaggff solves a problem in {setup.n_clients} weights after every round. Use form=device."
-        )
+        many = self.form == "silo" and setup.n_clients > MANY
+        return many * f"aaggff solves a problem in {setup.n_clients} weights after every round. Use form=device."
 
     def server_state(self, setup: Setup) -> State:
         ones = torch.ones_like(setup.sizes)

@@ -1,6 +1,5 @@
 """CFFL: clients download the more of the common step, the better their own model is."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -145,7 +144,7 @@ class CFFL(Rule):
         return self.theta_u < 1 and not self.port
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"classes": Bounds(0, 1)} if self.by == "classes" else {}
 
     # on the client

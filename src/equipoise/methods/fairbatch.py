@@ -1,6 +1,5 @@
 """FairBatch: weights of cells that move between two groups with the sign of a gap between their losses."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -68,7 +67,7 @@ class FairBatch(cells.WeighingRule):
     form: str = choice("authors", "declearn")
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return cells.reported("loss_as_positive" if (self.metric, self.form) == ("dp", "authors") else "loss")
 
     server_state = cells.two_groups

@@ -1,6 +1,5 @@
 """FedAVE: rewards by the accuracy of a client's model and by how much its data is like the server's."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,7 +97,7 @@ class FedAVE(Rule):
         return frozenset({"validation" if self.reputation == "own" else "contribution"})
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"kl": Bounds(-1e-6)} if self.reputation == "own" else {}  # of equal lists, rounding
 
     def server_state(self, setup: Setup) -> State:

@@ -30,11 +30,9 @@ class FedAvg(Rule):
 
     def server_state(self, setup: Setup) -> State:
         total = {"total": setup.sizes.sum()}
-        return (
-            total
-            if isinstance(self.weights, str)
-            else {**total, "fixed": read_per_client(self.weights, setup, "FedAvg: weights")}
-        )
+        if isinstance(self.weights, str):
+            return total
+        return {**total, "fixed": read_per_client(self.weights, setup, "FedAvg: weights")}
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         if "fixed" in state:

@@ -1,6 +1,5 @@
 """FedGA: more weight to clients on which averaging costs most (generalisation adjustment)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -52,7 +51,7 @@ class FedGA(Rule):
     form: str = choice("paper", "released", "official")
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"gap": Bounds() if self.metric == "loss" else Bounds(-1, 1), "seen": Bounds(0, 1)}
 
     def client_state(self, setup: Setup) -> State:

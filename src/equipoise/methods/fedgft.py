@@ -92,12 +92,8 @@ class FedGFT(cells.WeighingRule):
         n, chance = (sums[key][rows].sum(0) for key in ("n", "chance"))
         sign = torch.zeros_like(state["sign"])
         sign[rows] = (n > 0).all() * n.new_tensor([1, -1]) * sums["n"].sum() / n.clamp(min=1)
-        return {
-            **state,
-            "c": self._slope(soft_gap(n, chance)) * sign,
-            "sign": sign,
-            "mean": chance / n.clamp(min=1),
-        }, cohort
+        c, mean = self._slope(soft_gap(n, chance)) * sign, chance / n.clamp(min=1)
+        return {**state, "c": c, "sign": sign, "mean": mean}, cohort
 
 
 CATALOGUE = {

@@ -1,6 +1,5 @@
 """FedPAC: shared features pulled to class prototypes, and for each client a mixture of the others' classifiers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -55,7 +54,7 @@ class FedPAC(Rule):
     weighted: bool = True
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"H": Bounds(length="client"), "V": Bounds(0), **prototype_bounds(self.weighted)}
 
     def client_state(self, setup: Setup) -> State:

@@ -1,6 +1,5 @@
 """FedProto: share the mean feature of each class."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -91,7 +90,7 @@ class FedProto(PrototypeRule):
     weighted: bool = False
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return prototype_bounds(self.weighted)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:

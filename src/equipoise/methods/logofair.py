@@ -126,11 +126,9 @@ class LoGoFair(Rule):
     def _limits(self, state: State) -> Tensor:
         """The least probabilities [2] that are taken for positive, of the server's ``state``, or of that and a client's."""
         n, lam = state["n"].clamp(min=1), state["lam"][None]
-        u, own = (
-            (self._best(state["hist"], n, lam)[0], state["hist"].sum(-1).clamp(min=1))
-            if "hist" in state
-            else (lam * 0, n)
-        )
+        u, own = lam * 0, n
+        if "hist" in state:
+            u, own = self._best(state["hist"], n, lam)[0], state["hist"].sum(-1).clamp(min=1)
         return 0.5 + (shift(n, own, lam, u)[0] / (2 * own / n.sum()))
 
     def decide(self, predicted: Tensor, outputs: Tensor, s: Tensor | None, state: State) -> Tensor:

@@ -1,6 +1,5 @@
 """Reweighing: weights that make the label independent of the group."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +48,7 @@ class Reweighing(cells.WeighingRule):
         return "" if self.scope == "local" else "samples of each class and group"
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {} if self.scope == "local" else cells.reported()
 
     server_state = cells.server_state

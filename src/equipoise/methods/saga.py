@@ -1,6 +1,5 @@
 """SAGA: weigh clients by how sharp their loss is at the global model."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -57,7 +56,7 @@ class SAGA(Rule):
     offset: float = number(0.0, low=0)
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         if self.variant == "L":
             return {"value": Bounds(0)}
         return {"value": Bounds(), "perturbed_loss": Bounds(0)}  # a loss may fall along its gradient

@@ -272,9 +272,8 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
             "Save the network's state_dict() alone, for example as .safetensors."
         ) from None
     if not isinstance(tensors, Mapping) or not all(isinstance(x, Tensor) for x in tensors.values()):
-        kinds = sorted(
-            {type(x).__name__ for x in tensors.values()} if isinstance(tensors, Mapping) else {type(tensors).__name__}
-        )
+        values = tensors.values() if isinstance(tensors, Mapping) else [tensors]
+        kinds = sorted({type(x).__name__ for x in values})
         raise ValueError(
             f"weights: {file} must hold a state dictionary, tensors by name; found {', '.join(kinds)}. "
             "Save the network's state_dict() alone."

@@ -330,7 +330,7 @@ class _Shortcut:
         with torch.no_grad():
             forward = _Pass(self.run(x), count(x))
         bound = Bound(self.neurons.model)
-        theta, buffers = vector.split([bound.model.n_params, len(vector) - bound.model.n_params])
+        sizes = [bound.model.n_params, len(vector) - bound.model.n_params]
         tolerance = 1e-8 if vector.dtype == torch.float64 else 1e-4
         for behind in self.groups:
             active = self.active(behind, forward)
@@ -340,14 +340,11 @@ class _Shortcut:
                 continue
             kept = torch.ones(self.neurons.n, dtype=torch.bool, device=vector.device)
             kept[behind.first + unit] = False
-            held = self.neurons.held(kept)
-            expected = bound.forward(theta.where(held[: len(theta)], 0), buffers.where(held[len(theta) :], 0), x)[0][
-                rows
-            ]
+            theta, buffers = vector.where(self.neurons.held(kept), 0).split(sizes)
+            expected = bound.forward(theta, buffers, x)[0][rows]
             try:
-                near = torch.allclose(
-                    self.without(behind, unit, forward, rows), expected, rtol=tolerance, atol=tolerance, equal_nan=True
-                )
+                given = self.without(behind, unit, forward, rows)
+                near = torch.allclose(given, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
             except Exception:  # the network may read the size of the batch in a way not handled here
                 near = False
             if not near:

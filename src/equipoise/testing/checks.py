@@ -92,9 +92,7 @@ def it_trains(subject: Subject) -> str:
     _finite(subject, fed)
     _moved(subject, fed)
     said = "" if "sensitive" in subject.method.needs else '. Declare it: needs = frozenset({"sensitive"})'
-    return (
-        f"only with sensitive attributes, which all data of the checks therefore have{said}" if subject.people else ""
-    )
+    return f"only with sensitive attributes, which all data of the checks therefore have{said}" * subject.people
 
 
 def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:
@@ -323,9 +321,8 @@ def private_stays(subject: Subject) -> None:
             done = None if visit.done is None else Trained(change(visit.done.begun), change(visit.done.trained))
             secret = replace(visit, received=change(visit.received), state=before, done=done)
             other, states[key(state)] = shown(rule, change(vector), secret)
-            samples = [
-                shown(rule, vector, replace(visit, oracle=_other_samples(visit.oracle, seed)))[0] for seed in range(3)
-            ]
+            others = (replace(visit, oracle=_other_samples(visit.oracle, seed)) for seed in range(3))
+            samples = [shown(rule, vector, with_others)[0] for with_others in others]
             for name, x in sent.items():
                 by_secret, by_samples, _ = follows.get(name, (x != x, x != x, ""))
                 by_samples = torch.stack([by_samples, *(x != each[name] for each in samples)]).any(0)
@@ -387,7 +384,7 @@ def a_client_of_one_sample(subject: Subject) -> None:
     _needs_clients(subject)
     sizes = (9, 17, 12) if subject.kind == "batchnorm" else (1, 9, 17, 12)  # BatchNorm cannot train on one sample
     settings: dict[str, Any] = {"sizes": sizes, "participation": 1.0, "tests": None}
-    a, b = (subject.fitted(2, engine=engine, **settings) for engine in ("sequential", "stacked"))
+    a, b = subject.in_both_engines(2, **settings)
     _nobody_quarantined(subject, [a, b])
     _finite(subject, a)
     _moved(subject, a)
@@ -419,7 +416,7 @@ def float32_networks(subject: Subject) -> None:
     """No state changes its dtype, no client is quarantined, and both engines agree within the precision of float32."""
     net = federations.network(subject.kind).float()
     settings: dict[str, Any] = {"net": net, "tests": None, "epochs": 1}
-    a, b = (subject.fitted(2, engine=engine, **settings) for engine in ("sequential", "stacked"))
+    a, b = subject.in_both_engines(2, **settings)
     fresh, after = subject.federation(**settings).progress.tensors(), a.progress.tensors()
     bad = [key for key, x in fresh.items() if after[key].dtype != x.dtype]
     bad += ["given"] * (after.get("given", after["vector"]).dtype != torch.float32)
@@ -446,9 +443,7 @@ def sees_what_it_states(subject: Subject) -> str:
     if any(need.startswith("contribution") for need in method.needs):
         if method.sees != "matrix":
             raise ContractError("a need for contributions", "sees = 'matrix', as each model is judged", advice, where)
-        return (
-            "" if follows_contribution(last) else "the results do not depend on the contributions that the rule needs"
-        )
+        return "the results do not depend on the contributions that the rule needs" * (not follows_contribution(last))
     if SEES.index(method.sees) <= SEES.index("sum") and (kept := kept_of_clients(last.trial)):
         raise ContractError(f"an entry for each client in {some(kept)}", stated, advice, where)
     for rule, report in zip(last.trial.method.rules, last.answer.reports, strict=True):
@@ -495,10 +490,7 @@ def numbers_to_predict(subject: Subject, task: str = "regression") -> Federation
         subject.method.require(task_of(task))
     except MethodError as error:
         raise NotApplicableError(str(error)) from None
-    a, b = (
-        subject.fitted(6, engine=engine, task=task, **with_numbers(subject.people))
-        for engine in ("sequential", "stacked")
-    )
+    a, b = subject.in_both_engines(6, task=task, **with_numbers(subject.people))
     _nobody_quarantined(subject, [a, b])
     _finite(subject, a)
     _compare(subject, a, b, 1e-9, "engines 'sequential' and 'stacked'", LAST)

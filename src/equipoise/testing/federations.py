@@ -319,6 +319,10 @@ class Subject:
         fed.fit(rounds, progress=False)
         return fed
 
+    def in_both_engines(self, rounds: int, **settings: Any) -> tuple[Federation, Federation]:
+        """The same with single clients, and with clients in stacks."""
+        return self.fitted(rounds, engine="sequential", **settings), self.fitted(rounds, engine="stacked", **settings)
+
     def run(self, engine: str = "sequential") -> Federation:
         """Three rounds with unequal clients, of which four of five take part. Not to be trained further."""
         if engine not in self._runs:
