@@ -81,12 +81,9 @@ def server_state(self: Any, setup: Setup) -> State:
                 "Name it: --positive CLASS (Python: positive=...)."
             )
         row = (row == setup.positive).long()
-    return {
-        "w": torch.ones(int(row.max()) + 1, A, dtype=torch.float64, device=row.device),
-        "row": row,
-        "factor": factor,
-        "values": torch.tensor([*setup.attributes.values()], dtype=torch.int64, device=row.device),
-    }
+    w = torch.ones(int(row.max()) + 1, A, dtype=torch.float64, device=row.device)
+    values = torch.tensor([*setup.attributes.values()], dtype=torch.int64, device=row.device)
+    return {"w": w, "row": row, "factor": factor, "values": values}
 
 
 def two_groups(self: Any, setup: Setup) -> State:

@@ -107,13 +107,8 @@ def _train(
 
     masks = [] if own is None else [own]
     masks += [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
-    return oracle.train(
-        start,
-        terms if with_loss else None,
-        correction if with_correction else None,
-        wrap if with_gradient else None,
-        reduce(and_, masks) if masks else None,
-    )
+    changes = terms if with_loss else None, correction if with_correction else None, wrap if with_gradient else None
+    return oracle.train(start, *changes, reduce(and_, masks) if masks else None)
 
 
 def _sent(

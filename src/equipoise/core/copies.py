@@ -22,18 +22,8 @@ from equipoise.system.errors import InputError
 INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}
 PARTS = 256  # of a value that are looked at after every visit
 SMALLEST = 16  # units in the last place by which two computations of the same may differ
-OPAQUE = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    functools.partial,
-    weakref.ref,
-    property,
-    classmethod,
-    staticmethod,
-)
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+OPAQUE = (*FUNCTIONS, type, types.ModuleType, weakref.ref, property, classmethod, staticmethod)
 PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size, range, slice)
 
 
@@ -197,6 +187,11 @@ def _equal(a: Tensor, b: Tensor) -> bool:
         return torch.equal(a, b)
     near = SMALLEST * torch.finfo(a.dtype).eps
     return torch.allclose(a, b, rtol=near, atol=near * float(a.abs().nan_to_num(0, 0, 0).amax()), equal_nan=True)
+
+
+def tensors(net: nn.Module, **options: bool) -> dict[str, Tensor]:
+    """The parameters and buffers of a network by name, with options of ``named_parameters``."""
+    return dict(net.named_parameters(**options)) | dict(net.named_buffers(**options))
 
 
 def named(net: nn.Module, name: str) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.copies import copied
+from equipoise.core.copies import copied, tensors
 from equipoise.core.model import Model, narrow
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -70,10 +70,9 @@ class Neurons:
                     _claim(self._rows, tensor, k, group, name, 0)
             for name in group.columns:
                 _claim(self._columns, _weight(group, name, modules[name]), k, group, name, 1)
-        tensors = dict(model.net.named_parameters()) | dict(model.net.named_buffers())
-        start, self._plan = 0, []
+        by_name, start, self._plan = tensors(model.net), 0, []
         for name, shape in zip(model.tensors, (*model.shapes, *model.buffer_shapes), strict=True):
-            stop, key = start + shape.numel(), id(tensors[name])
+            stop, key = start + shape.numel(), id(by_name[name])
             self._plan.append((start, stop, shape, self._rows.get(key), self._columns.get(key)))
             start = stop
 
@@ -151,10 +150,7 @@ class Neurons:
         net = copied(self.model.net)
         for name, module in net.named_modules():
             original = modules[name]
-            for attribute, tensor in (
-                *original.named_parameters(recurse=False),
-                *original.named_buffers(recurse=False),
-            ):
+            for attribute, tensor in tensors(original, recurse=False).items():
                 row, column = self._rows.get(id(tensor)), self._columns.get(id(tensor))
                 if row is None and column is None:
                     continue
@@ -184,8 +180,7 @@ def _run(places: Tensor, times: int) -> Tensor:
 
 def own_tensors(module: nn.Module) -> list[Tensor]:
     """The floating parameters and buffers of a module itself, without numbers and without those of modules inside it."""
-    tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return [t for t in tensors if t.is_floating_point() and t.dim()]
+    return [t for t in tensors(module, recurse=False).values() if t.is_floating_point() and t.dim()]
 
 
 def _weight(group: Group, name: str, module: nn.Module) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipoise.core.copies import NetworkError, Place, Watch, copied, named, unused
+from equipoise.core.copies import NetworkError, Place, Watch, copied, named, tensors, unused
 from equipoise.core.observation import Observation
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.batch import Inputs
@@ -257,11 +257,8 @@ class Model:
         """The network's state dictionary at a whole vector [G]; tensors that are not in it have their initial value."""
         state = {n: t.detach().clone() for n, t in self.net.state_dict().items()}
         parts = self.parts(vector[: self.n_params].detach(), vector[self.n_params :].detach())
-        shared = {id(p): n for n, p in self.net.named_parameters()} | {id(b): n for n, b in self.net.named_buffers()}
-        for name, tensor in (
-            *self.net.named_parameters(remove_duplicate=False),
-            *self.net.named_buffers(remove_duplicate=False),
-        ):
+        shared = {id(tensor): name for name, tensor in tensors(self.net).items()}
+        for name, tensor in tensors(self.net, remove_duplicate=False).items():
             if (first := shared[id(tensor)]) in parts and name in state:
                 state[name] = parts[first].clone().to(state[name].device)
         return state
@@ -401,7 +398,7 @@ class _View:
         self.net = copied(model.net)
         model.train(self.net, True)
         self.features = _Features(self.net, model.head_name)
-        every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        every = tensors(self.net)
         self.parameters = [every[n] for n in model.names]
         n_floating = len(model.buffer_names) - len(model.whole)
         self.buffers = [every[n] for n in model.buffer_names[:n_floating]]
@@ -451,10 +448,8 @@ class Stacked:
         self._renew()
         self.unused = unused(self.net)
         self.late = set[str]()  # what is in no vector and still changes
-        taken = {*model.names, *model.buffer_names}
-        every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
-        self.flat = torch.empty(0)
-        self.constants = {n: t.detach() for n, t in every.items() if n not in taken}
+        self.flat, taken = torch.empty(0), {*model.tensors}
+        self.constants = {n: t.detach() for n, t in tensors(self.net).items() if n not in taken}
 
     def _renew(self) -> None:
         self.net = copied(self.model.net)

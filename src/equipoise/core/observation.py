@@ -102,20 +102,16 @@ def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> 
     moved = [n for n, (p, where) in memory.items() if now.get(n) is not p or p.data_ptr() != where]
     refused = {fault.place.path for fault in faults}
     faults += [Fault(Place.of(n, "parameter"), *_MADE["parameter"]) for n in moved if n not in refused]
-    faults += [
-        Fault(Place("", n, "class attribute"), *_MADE["class"])
-        for n, v in class_attributes(net).items()
-        if n in shared and not same(shared[n], v)
-    ]
+    renewed = [n for n, v in class_attributes(net).items() if n in shared and not same(shared[n], v)]
+    faults += [Fault(Place("", n, "class attribute"), *_MADE["class"]) for n in renewed]
     after = {n: b.detach().clone() for n, b in copy.named_buffers() if b.is_floating_point()}
     present = dict(copy.named_buffers(remove_duplicate=False))
     replaced = tuple(n for n, b in buffers.items() if present.get(n) is not b)
     if not faults:
         faults = _remembered(net, copy, x, other, logits, attributes, train)
     if faults:
-        raise NetworkError(
-            _refusal(net, x, faults, train), harmless=f"what it keeps: {some([str(fault.place) for fault in faults])}"
-        )
+        places = some([str(fault.place) for fault in faults])
+        raise NetworkError(_refusal(net, x, faults, train), harmless=f"what it keeps: {places}")
     caches = frozenset((place.module, place.name) for place in attributes)
     return _Seen(logits, calls, after, random, tuple(whole), replaced, caches)
 
@@ -178,11 +174,8 @@ _MADE = {  # by the kind of a place: what is done to it, and what to do
 def _changed(net: nn.Module, copy: nn.Module, train: bool) -> tuple[list[Fault], list[Place], list[str]]:
     """What a step has changed in a copy: faults, attributes, and the names of buffers of whole numbers."""
     frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
-    renormed = [
-        Place(n, "weight", "parameter")
-        for n, m in net.named_modules()
-        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.max_norm is not None
-    ]
+    embeddings = [(n, m) for n, m in net.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    renormed = [Place(n, "weight", "parameter") for n, m in embeddings if m.max_norm is not None]
     faults = [Fault(place, *_MADE["max_norm"]) for place in renormed]
     attributes, whole = list[Place](), list[str]()
     buffers, idle = dict(net.named_buffers()), unused(net)
@@ -267,11 +260,8 @@ def _refusal(net: nn.Module, x: Inputs, faults: list[Fault], train: bool) -> str
     """One message about all that a network may not change."""
     changes = [f"{fault.place} ({fault.how})" for fault in faults]
     todo = list(dict.fromkeys(fault.todo for fault in faults))[:3]
-    if (
-        train
-        and all(fault.how != _MADE["max_norm"][0] for fault in faults)
-        and _settles(net, x, {fault.place for fault in faults})
-    ):
+    renormed = any(fault.how == _MADE["max_norm"][0] for fault in faults)
+    if train and not renormed and _settles(net, x, {fault.place for fault in faults}):
         todo = ["It changes in the first step only: call the network once before, net.train()(x), and give it then."]
     return f"The network keeps what is not part of a client's model: {some(changes)}. {' '.join(todo)}"
 

@@ -328,30 +328,26 @@ class Bounds:
 
 
 # what a rule may declare, and in words what it then sets
-OWNS: Mapping[str, str] = MappingProxyType(
-    {
-        "weights": "the weights of the clients",
-        "updates": "what the server takes for each update",
-        "mask": "which parameters count",
-        "start": "where training starts",
-        "direction": "the direction of the step",
-        "step": "the step of the server",
-        "gradient": "where the gradient is taken",
-        "submodel": "which part of the network a client gets",
-        "upload": "what a client sends",
-        "reward": "what each client gets back",
-        "use": "what a client does to its model before it predicts",
-        "decision": "which class is predicted",
-    }
-)
-WORDS: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "owns": (*OWNS,),
-        "needs": ("validation", "contribution", "contribution_on_test", "neurons", "classes", "sensitive"),
-        "uses": ("features", "classifier"),
-        "sees": SEES,
-    }
-)
+OWNS: Mapping[str, str] = {
+    "weights": "the weights of the clients",
+    "updates": "what the server takes for each update",
+    "mask": "which parameters count",
+    "start": "where training starts",
+    "direction": "the direction of the step",
+    "step": "the step of the server",
+    "gradient": "where the gradient is taken",
+    "submodel": "which part of the network a client gets",
+    "upload": "what a client sends",
+    "reward": "what each client gets back",
+    "use": "what a client does to its model before it predicts",
+    "decision": "which class is predicted",
+}
+WORDS: Mapping[str, Sequence[str]] = {
+    "owns": (*OWNS,),
+    "needs": ("validation", "contribution", "contribution_on_test", "neurons", "classes", "sensitive"),
+    "uses": ("features", "classifier"),
+    "sees": SEES,
+}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A vector comes in parts [..., p]: the tensors of the network as autograd gives t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -19,6 +19,7 @@ from equipoise.core.rates import LayerRates, Layers, RateLike
 from equipoise.system.ranges import check_fields, check_number, number
 
 HEAVY, TERMS = 0.999, 16  # momentum from which on few steps hardly differ from undamped ones; terms of their series
+plain_sgd = partial(sgd, fused=True, dampening=0, nesterov=False, maximize=False)
 Parts = Sequence[Tensor]
 Slots = dict[str, list[Tensor]]  # each with an entry for every part
 
@@ -149,18 +150,9 @@ class SGD:
                 g = slots["momentum"][k].mul_(self.momentum).add_(g) if slots else g
                 part.sub_(lr * g)
             return
-        sgd(
-            list(theta),
-            _clipped(gradient, self.clip),
-            [*slots["momentum"]] if slots else [None] * len(theta),
-            fused=True,
-            lr=cast(float, self.lr),
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            dampening=0,
-            nesterov=False,
-            maximize=False,
-        )
+        momenta = [*slots["momentum"]] if slots else [None] * len(theta)
+        factors = {"lr": cast(float, self.lr), "momentum": self.momentum, "weight_decay": self.weight_decay}
+        plain_sgd([*theta], _clipped(gradient, self.clip), momenta, **factors)
 
     def travel(self, steps: Tensor) -> Tensor:
         r"""Distance along a constant unit gradient: :math:`\eta [K - \rho (1 - \rho^K)/(1 - \rho)] / (1 - \rho)`."""

@@ -116,12 +116,9 @@ class LoGoFair(Rule):
         tried = lam + width * TRIED.to(lam)
         k = (sums["cost"] + self.budget * tried.abs()).argmin()
         inside, counted = (k > 0) & (k < len(TRIED) - 1), (state["n"] > 0).all()
-        return {
-            **state,
-            "lam": torch.where(counted, tried[k], lam),
-            "width": torch.where(counted, torch.where(inside, width / 2, width * 2).clamp(0.002, 0.5), width),
-            "n": torch.where((sums["n"] > 0).all(), sums["n"], state["n"]),
-        }, cohort
+        width = torch.where(counted, torch.where(inside, width / 2, width * 2).clamp(0.002, 0.5), width)
+        n = torch.where((sums["n"] > 0).all(), sums["n"], state["n"])
+        return {**state, "lam": torch.where(counted, tried[k], lam), "width": width, "n": n}, cohort
 
     def _limits(self, state: State) -> Tensor:
         """The least probabilities [2] that are taken for positive, of the server's ``state``, or of that and a client's."""

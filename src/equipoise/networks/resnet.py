@@ -44,12 +44,8 @@ class ResNet10(nn.Module):
         check_whole("resnet10: width", width, 1)
         self.stem = nn.Conv2d(in_shape[0], width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
-        self.stages = nn.Sequential(
-            BasicBlock(width, width, 1),
-            BasicBlock(width, 2 * width, 2),
-            BasicBlock(2 * width, 4 * width, 2),
-            BasicBlock(4 * width, 8 * width, 2),
-        )
+        sizes = (1, 1, 1), (1, 2, 2), (2, 4, 2), (4, 8, 2)  # channels before and after, by the width, and stride
+        self.stages = nn.Sequential(*(BasicBlock(a * width, b * width, stride) for a, b, stride in sizes))
         self.classifier = nn.Linear(8 * width, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:

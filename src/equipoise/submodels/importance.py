@@ -191,13 +191,10 @@ class _Shortcut:
         starts = [sum(neurons.sizes[:k]) for k in range(len(neurons.sizes))]
         self.groups = [_Behind(g, a, self.graph, self.modules) for g, a in zip(neurons.groups, starts, strict=True)]
         self.fed = _dependent(self.graph, [node for node in self.graph.nodes if node.op == "placeholder"])
-        self.kept = {self.logits}.union(
-            *(
-                {n for n in behind.used if n not in behind.changed or n in behind.readers}
-                | {n.all_input_nodes[0] for n in behind.readers}
-                for behind in self.groups
-            )
-        )
+        self.kept = {self.logits}
+        for behind in self.groups:
+            self.kept |= {n for n in behind.used if n not in behind.changed or n in behind.readers}
+            self.kept |= {n.all_input_nodes[0] for n in behind.readers}
         self.bytes: dict[fx.Node, int] = {}  # of each value, for one sample
         # weights [in, out] of a linear layer, each unit's in a row
         self.transposed = cache(lambda module: _weight(module).T.contiguous())

@@ -192,11 +192,8 @@ def told(fed: Federation) -> list[dict[str, Any]]:
 # a run between sites, and the same run in the simulator
 def server_side(fed: Federation) -> dict[str, Tensor]:
     """All that a run remembers but what is the clients' own."""
-    return {
-        name: x
-        for name, x in fed.progress.tensors().items()
-        if not name.startswith("clients/") and name != "own"  # of sites there are receipts
-    }
+    tensors = fed.progress.tensors()  # of clients, sites have receipts
+    return {name: x for name, x in tensors.items() if not name.startswith("clients/") and name != "own"}
 
 
 def at_home(fed: Federation, states: Path, m: int) -> dict[str, Tensor] | None:

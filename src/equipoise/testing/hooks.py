@@ -262,19 +262,12 @@ def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
         if broken:
             raise broken[0]
     if silent := sorted({name_of(cls, hook) for cls, hook in overriding(method)} - called):
-        raise ContractError(
-            f"{', '.join(silent)} was never called",
-            f"a call of every hook in {ROUNDS} rounds",
-            "Remove the hook, or the rule of the sum that prevents its call.",
-            silent[0],
-        )
+        actual, expected = f"{', '.join(silent)} was never called", f"a call of every hook in {ROUNDS} rounds"
+        advice = "Remove the hook, or the rule of the sum that prevents its call."
+        raise ContractError(actual, expected, advice, silent[0])
     if not identical(fed, subject.fitted(ROUNDS, **settings)):
-        raise ContractError(
-            "a different result if hooks are called twice",
-            "the same result, bit for bit",
-            TWICE,
-            hooks_behind(method, ""),
-        )
+        hook = hooks_behind(method, "")
+        raise ContractError("a different result if hooks are called twice", "the same result, bit for bit", TWICE, hook)
 
 
 # which hook

@@ -114,10 +114,8 @@ def last_round(method: Method, people: bool = False) -> Replay:
     del seen[:]
     one_round(fed.trial, before, ROUNDS)
     job, order = seen[0][0], torch.tensor([row for _, answer in seen for row in answer.rows]).argsort()
-    trained, reports, states = (
-        tree_map(lambda *x: torch.cat(x)[order], *parts)
-        for parts in zip(*((a.trained, a.reports, a.states) for _, a in seen), strict=True)
-    )
+    columns = zip(*((answer.trained, answer.reports, answer.states) for _, answer in seen), strict=True)
+    trained, reports, states = (tree_map(lambda *x: torch.cat(x)[order], *parts) for parts in columns)
     sent = Answer(tuple(range(len(order))), trained, reports, states)
     return Replay(fed.trial, before, sent, job.received, look.notes[0][-1])
 
