@@ -189,9 +189,10 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=near, atol=near * float(a.abs().nan_to_num(0, 0, 0).amax()), equal_nan=True)
 
 
-def tensors(net: nn.Module, **options: bool) -> dict[str, Tensor]:
-    """The parameters and buffers of a network by name, with options of ``named_parameters``."""
-    return dict(net.named_parameters(**options)) | dict(net.named_buffers(**options))
+def tensors(net: nn.Module, *, recurse: bool = True, remove_duplicate: bool = True) -> dict[str, Tensor]:
+    """The parameters and buffers of a network by name; the options are those of ``named_parameters``."""
+    parameters = net.named_parameters(recurse=recurse, remove_duplicate=remove_duplicate)
+    return {**dict(parameters), **dict(net.named_buffers(recurse=recurse, remove_duplicate=remove_duplicate))}
 
 
 def named(net: nn.Module, name: str) -> nn.Module:

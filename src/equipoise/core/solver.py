@@ -143,16 +143,16 @@ class SGD:
 
     def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
         """Step in place; with one rate in one pass over the vectors."""
+        gradient = _clipped(gradient, self.clip)
         if isinstance(self.lr, LayerRates):
-            gradient = _clipped(gradient, self.clip)
             for k, (part, g, lr) in enumerate(zip(theta, gradient, _each(self.lr, theta), strict=True)):
                 g = g.add(part, alpha=self.weight_decay)
                 g = slots["momentum"][k].mul_(self.momentum).add_(g) if slots else g
                 part.sub_(lr * g)
             return
-        momenta = [*slots["momentum"]] if slots else [None] * len(theta)
-        factors = {"lr": cast(float, self.lr), "momentum": self.momentum, "weight_decay": self.weight_decay}
-        plain_sgd([*theta], _clipped(gradient, self.clip), momenta, **factors)
+        momenta: list[Tensor | None] = [*slots["momentum"]] if slots else [None] * len(theta)
+        lr = cast(float, self.lr)
+        plain_sgd([*theta], gradient, momenta, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def travel(self, steps: Tensor) -> Tensor:
         r"""Distance along a constant unit gradient: :math:`\eta [K - \rho (1 - \rho^K)/(1 - \rho)] / (1 - \rho)`."""
