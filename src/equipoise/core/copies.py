@@ -66,9 +66,9 @@ def copied(net: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(net, memo)
     except Exception as error:  # copying runs the user's code
-        what = next(_uncopied(net), f"{type(net).__name__} ({type(error).__name__}: {error})")
+        culprit = next(_uncopied(net), f"{type(net).__name__} ({type(error).__name__}: {error})")
         raise NetworkError(
-            f"The network cannot be copied, and every client trains a copy. In the way is {what}. "
+            f"The network cannot be copied, and every client trains a copy. In the way is {culprit}. "
             "Make it in forward, or leave it out of the network."
         ) from error
 
@@ -121,15 +121,15 @@ def own(module: nn.Module) -> dict[str, Any]:
 
 def class_attributes(net: nn.Module) -> dict[str, Any]:
     """Copies of what the classes of a network's modules hold themselves, which all copies of the network share, by name."""
-    kept: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for kind in {c for module in net.modules() for c in type(module).__mro__ if _users(c)}:
         for name, value in vars(kind).items():
             if not name.startswith("__") and not callable(value) and not isinstance(value, OPAQUE):
                 try:
-                    kept[f"{kind.__name__}.{name}"] = copy.deepcopy(value)
+                    attributes[f"{kind.__name__}.{name}"] = copy.deepcopy(value)
                 except Exception:  # what cannot be copied cannot be compared
                     continue
-    return kept
+    return attributes
 
 
 def _users(kind: type) -> bool:

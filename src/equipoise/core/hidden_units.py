@@ -202,8 +202,8 @@ def _claim(taken: dict[int, Cut], tensor: Tensor, k: int, group: Group, name: st
         )
     claim = (k, tensor.shape[dim] // group.size)
     if taken.setdefault(id(tensor), claim) != claim:
-        what = ("made", "read")[dim]
-        raise ValueError(f"Group {group.name!r}: the units {what} by {name!r} belong to another group already.")
+        verb = ("made", "read")[dim]
+        raise ValueError(f"Group {group.name!r}: the units {verb} by {name!r} belong to another group already.")
 
 
 def _resize(module: nn.Module, attribute: str, small: Tensor, rows: bool, columns: bool) -> None:

@@ -258,18 +258,18 @@ def _masked(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[Blo
     if mask is None:
         yield from ((part, rows[:, part], None) for part in parts)
         return
-    held = rows.new_empty(2, len(rows), parts[0].stop - parts[0].start)
+    space = rows.new_empty(2, len(rows), parts[0].stop - parts[0].start)
     for part in parts:
-        c, u = held[:, :, : part.stop - part.start]
+        c, u = space[:, :, : part.stop - part.start]
         c.copy_(_bytes(mask, part))
         yield part, torch.mul(c, rows[:, part], out=u), c
 
 
 def _doubled(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[tuple[slice, Tensor]]:
     """The place of each block, and its (masked) columns in float64; the next block overwrites them."""
-    held = rows.new_empty(len(rows), parts[0].stop - parts[0].start, dtype=torch.float64)
+    space = rows.new_empty(len(rows), parts[0].stop - parts[0].start, dtype=torch.float64)
     for part, u, _ in _masked(rows, mask, parts):
-        yield part, held[:, : u.shape[1]].copy_(u)
+        yield part, space[:, : u.shape[1]].copy_(u)
 
 
 def _total(sums: Sequence[Tensor]) -> Tensor:
@@ -284,12 +284,12 @@ def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tenso
     """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
     w, exact = weights.to(updates.dtype), weights.detach().double()
     step = torch.empty_like(updates[0])
-    kept = mask.bits if isinstance(mask, Bits) else mask if mask is not None and mask.dtype == torch.bool else None
-    fast = loops(updates) if kept is not None and kept.is_contiguous() else None
+    entries = mask.bits if isinstance(mask, Bits) else mask if mask is not None and mask.dtype == torch.bool else None
+    fast = loops(updates) if entries is not None and entries.is_contiguous() else None
 
     def some(parts: list[slice]) -> None:
-        if fast is not None and kept is not None:
-            place, marks = (parts[0].start, parts[-1].stop), kept.view(torch.uint8).numpy()
+        if fast is not None and entries is not None:
+            place, marks = (parts[0].start, parts[-1].stop), entries.view(torch.uint8).numpy()
             fast.masked_mean(as_rows(updates), marks, isinstance(mask, Bits), exact.numpy(), *place, step.numpy())
         else:
             for part, u, c in _masked(updates, mask, parts):
@@ -322,8 +322,8 @@ def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
 
     def some(parts: list[slice]) -> None:
         for part in parts:
-            kept = ascending(rows[:, part])[cut : len(rows) - cut]
-            step[part] = _downwards(kept.double()) / len(kept)
+            middle = ascending(rows[:, part])[cut : len(rows) - cut]
+            step[part] = _downwards(middle.double()) / len(middle)
 
     over_columns(some, rows)
     return step

@@ -181,8 +181,8 @@ class Model:
         numbers = (part / UNIT).round()
         if dtype == torch.bool:
             return numbers > 0
-        most, held = self.most, torch.iinfo(dtype)
-        return numbers.clamp(max(held.min, -most), min(held.max, most)).to(dtype)
+        most, limits = self.most, torch.iinfo(dtype)
+        return numbers.clamp(max(limits.min, -most), min(limits.max, most)).to(dtype)
 
     def require_exact(self, trained: Tensor) -> None:
         """Require that whole numbers in models [..., G] are still exact.
@@ -468,7 +468,7 @@ class Stacked:
     def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         replaced = self.model.observed.replaced if self.net.training else ()
 
-        def one(
+        def single(
             parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Inputs
         ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
             tensors = {**parts, **constants}  # in which functional_call puts what the network replaces
@@ -480,7 +480,7 @@ class Stacked:
         order = torch.contiguous_format
         parts = {n: p.clone(memory_format=order) if n in self.model.buffer_names else p for n, p in parts.items()}
         out: tuple[Tensor, Tensor]
-        out, new = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
+        out, new = vmap(single, in_dims=(0, None, 0))(parts, constants, aligned(x))
         if self.net.training and self.model.buffer_names:
             flat = {n: _flat(new.get(n, parts[n]).detach()) for n in self.model.buffer_names}
             flat |= {n: self.model.written(flat[n], buffers.dtype) for n in self.model.whole}

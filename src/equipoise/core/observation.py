@@ -389,8 +389,8 @@ def _after(net: nn.Module, name: str, x: Inputs, other: Inputs, output: Any) -> 
     try:
         expected, _ = _step(copy, x, False)
         hook.remove()
-        kept = given[-1].detach().requires_grad_()
-        named(copy, name).register_forward_hook(lambda _, inputs, out: kept)
+        leaf = given[-1].detach().requires_grad_()
+        named(copy, name).register_forward_hook(lambda _, inputs, out: leaf)
         logits, _ = _step(copy, other, True)
         if len(given) != 1 or not logits.requires_grad or not same(logits, expected):
             return None

@@ -601,7 +601,7 @@ def told(rules: Sequence[Rule], reports: Sequence[State]) -> list[State]:
     return [{k: x for k, x in report.items() if k not in rule.declared.stays} for rule, report in pairs]
 
 
-def needed(thing: Needed | None, what: str) -> Needed:
+def needed(thing: Needed | None, name: str) -> Needed:
     """``thing``, which a rule declared in :attr:`Declarations.needs`.
 
     Raises
@@ -609,7 +609,7 @@ def needed(thing: Needed | None, what: str) -> Needed:
     ValueError : it is None; a federation checks this before training.
     """
     if thing is None:
-        raise ValueError(f"The rule needs {what}, and there is none here.")
+        raise ValueError(f"The rule needs {name}, and there is none here.")
     return thing
 
 

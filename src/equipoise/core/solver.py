@@ -97,11 +97,11 @@ def checked(solver: Any) -> Solver:
         return cast("Solver", solver)
     kind = solver if isinstance(solver, type) else type(solver)
     if issubclass(kind, torch.optim.Optimizer):
-        what = f"{kind.__name__} of PyTorch, which belongs to one network's tensors, but every client starts fresh"
+        described = f"{kind.__name__} of PyTorch, which belongs to one network's tensors, but every client starts fresh"
     else:
-        what = f"the class {kind.__name__}: write {kind.__name__}()" if kind is solver else repr(solver)
+        described = f"the class {kind.__name__}: write {kind.__name__}()" if kind is solver else repr(solver)
     raise TypeError(
-        f"solver must be one of equipoise, such as equipoise.SGD(lr=0.01) or equipoise.Adam(); found {what}."
+        f"solver must be one of equipoise, such as equipoise.SGD(lr=0.01) or equipoise.Adam(); found {described}."
     )
 
 

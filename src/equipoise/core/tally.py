@@ -148,9 +148,9 @@ class ClassTally(Tally):
             hit, ones = predicted == y, np.ones((len(y), width))
             is_true, is_chosen = (classes[:, None] == np.arange(width) for classes in (y, predicted))
             parts = np.stack([is_true & hit[:, None], is_true, is_chosen, ones, ones * hit[:, None]], -1).astype(float)
-            each = by_person(parts, value, person)
-            sums["persons"], products = moments(*each, V)
-            sums["moments"], sums["people"] = products.tolist(), people_of_rates(*each, V)
+            personal = by_person(parts, value, person)
+            sums["persons"], products = moments(*personal, V)
+            sums["moments"], sums["people"] = products.tolist(), people_of_rates(*personal, V)
         return sums
 
     @property

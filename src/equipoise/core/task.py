@@ -99,8 +99,8 @@ class Task(ABC):
                 scores = sums_of_scores(p[finite], true[finite], value[finite], len(values))
                 sums_of_attribute["scores"] = scores.round(6).tolist()
                 large = np.stack([np.ones(finite.sum()), (p - true)[finite]], -1)
-                of_scores = moments(*by_person(large, value[finite], None if who is None else who[finite]), len(values))
-                sums_of_attribute["scored"], sums_of_attribute["bias"] = of_scores[0], of_scores[1].round(6).tolist()
+                scored = moments(*by_person(large, value[finite], None if who is None else who[finite]), len(values))
+                sums_of_attribute["scored"], sums_of_attribute["bias"] = scored[0], scored[1].round(6).tolist()
             if not rows.all():
                 sums_of_attribute["unknown"] = (
                     int((~rows).sum()) if persons is None else len({*persons[~rows].tolist()})

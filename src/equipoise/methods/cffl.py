@@ -47,10 +47,10 @@ def judged(
     on = R & here
     if not on.any():
         return before
-    held = torch.where(seen, r, 1 / int(R.sum()))[on].sum()
-    x = simplex(accuracy[on]) * held
+    mass = torch.where(seen, r, 1 / int(R.sum()))[on].sum()
+    x = simplex(accuracy[on]) * mass
     curve = (torch.sinh(alpha * x) + x) / 2 if port else torch.sinh(alpha * (old * r[on] + (1 - old) * x))
-    r, seen = r.masked_scatter(on, simplex(curve) * held), seen | on
+    r, seen = r.masked_scatter(on, simplex(curve) * mass), seen | on
     stays = R & ~(on & (r < coef / (len(r) if port else int(R.sum()))))
     if not stays.any():
         stays = R
@@ -222,8 +222,8 @@ class CFFL(Rule):
         if self.port:
             sent = sent * unit(square_norms(sent).sqrt(), self.gamma)[:, None].to(sent)
         on = state["reputable"][i]
-        each = {"sum": torch.ones_like(mean), "reputation": state["reputation"][i], "mean": mean}
-        weights = each[self.aggregation] * on
+        choices = {"sum": torch.ones_like(mean), "reputation": state["reputation"][i], "mean": mean}
+        weights = choices[self.aggregation] * on
         own = (size[i] / size.max() if self.aggregation == "mean" else torch.ones_like(size[i])) * on
         kept = cohort.updates * (on | (not self.port))[:, None] - own[:, None].to(sent) * sent
         kept = cohort.received + torch.cat([kept, cohort.buffer_updates], 1)

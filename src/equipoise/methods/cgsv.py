@@ -36,8 +36,8 @@ def share(standing: Tensor, beta: float) -> Tensor:
 def rewarded(cohort: Cohort, given: Tensor, q: Tensor, sparsify: str) -> Tensor:
     """What each client holds and the share ``q`` [M] of the step; buffers, which are statistics, as ``given`` [M, G]."""
     P = len(cohort.theta)
-    held = add_largest(cohort.kept[:, :P], cohort.step(), q, cohort.layout, sparsify)
-    return torch.cat([held, given[:, P:]], 1)
+    models = add_largest(cohort.kept[:, :P], cohort.step(), q, cohort.layout, sparsify)
+    return torch.cat([models, given[:, P:]], 1)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ def constants(n: Tensor, metric: str) -> tuple[Tensor, Tensor]:
     same_y, same_a = same_y[:, None, :, None], same_a[None, :, None, :]
     if metric in ("eo", "eodds"):
         C = same_y * (n / n_y[:, None].clamp(min=1) - same_a)
-        kept = torch.ones_like(n_y) if metric == "eodds" else (torch.arange(R, device=n.device) == R - 1).to(n.dtype)
-        return torch.zeros_like(n), C * kept[:, None, None, None]
+        rows = torch.ones_like(n_y) if metric == "eodds" else (torch.arange(R, device=n.device) == R - 1).to(n.dtype)
+        return torch.zeros_like(n), C * rows[:, None, None, None]
     C = n / total - same_a * n / n_a.clamp(min=1)
     if metric == "acc":
         return torch.zeros_like(n), C.expand(R, A, R, A)

@@ -49,9 +49,9 @@ class FedFV(LossRule):
         """Coefficients [M, M] of each projected update in the updates, from their Gram matrix ``K`` [M, M]."""
         M = len(loss)
         order = loss.argsort(stable=True).tolist()
-        kept = order[math.ceil((M - 1) * (1 - self.alpha) - 1e-9) :] if self.alpha > 0 else []
+        unchanged = order[math.ceil((M - 1) * (1 - self.alpha) - 1e-9) :] if self.alpha > 0 else []
         a = torch.eye(M, dtype=K.dtype, device=K.device)
-        for m in set(order) - set(kept):
+        for m in set(order) - set(unchanged):
             for j in order:
                 if j != m and (dot := a[m] @ K[:, j]) < 0:
                     a[m, j] -= dot / K[j, j]

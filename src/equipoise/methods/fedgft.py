@@ -18,11 +18,11 @@ def soft_gap(n: Tensor, chance: Tensor) -> Tensor:
 
 def gap_of_batch(out: Out, sign: Tensor, chance: Tensor, mean: Tensor) -> Tensor:
     """The gap [...] of a batch: of ``chance`` [..., B] where ``sign`` is positive, minus where it is negative; a ``mean`` [..., 2] for an absent group."""
-    each = []
+    means = []
     for a, mine in enumerate((sign > 0, sign < 0)):
         share = out.mean(mine.to(chance.dtype))
-        each.append(torch.where(share > 0, out.mean(mine * chance) / share, mean[..., a]))
-    return each[0] - each[1]
+        means.append(torch.where(share > 0, out.mean(mine * chance) / share, mean[..., a]))
+    return means[0] - means[1]
 
 
 @dataclass(frozen=True)

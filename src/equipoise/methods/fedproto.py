@@ -36,9 +36,9 @@ def local_prototypes(visit: Visit, n_classes: int, weighted: bool = False) -> St
 def global_prototypes(state: State, reports: State) -> State:
     """Mean over the clients that hold a class, by their shares; a class that no client holds keeps its prototype."""
     total = reports["share"].sum(0)[:, None]  # [C, 1]
-    held = total > 0
-    mean = reports["proto"].sum(0) / total.where(held, 1)
-    return {"proto": torch.where(held, mean, state["proto"]), "known": torch.where(held, 1.0, state["known"])}
+    present = total > 0
+    mean = reports["proto"].sum(0) / total.where(present, 1)
+    return {"proto": torch.where(present, mean, state["proto"]), "known": torch.where(present, 1.0, state["known"])}
 
 
 class PrototypeRule(Rule):

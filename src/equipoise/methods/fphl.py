@@ -84,8 +84,8 @@ class FPHL(Rule):
             tally = torch.zeros(len(groups), most, dtype=torch.int64, device=n.device)
             if fast is not None:
                 counts = (*map(as_rows, (updates, before, after)), n.numpy(), need[:, 0].numpy(), kind.numpy())
-                how = parts[0].start, parts[-1].stop, self.zero == "down", self.history == "inclusive"
-                fast.agreements(*counts, *how, tally.numpy(), mask.bits.numpy())
+                place = parts[0].start, parts[-1].stop, self.zero == "down", self.history == "inclusive"
+                fast.agreements(*counts, *place, tally.numpy(), mask.bits.numpy())
                 return tally
             for part in parts:
                 up = at_least(updates[:, part], 0, above=self.zero == "down")
@@ -113,8 +113,8 @@ class FPHL(Rule):
             buffer_mask, more = self._keep(cohort.buffer_updates, before[:, P:], after[:, P:], n)
             tally += more
         lengths = n.unique()
-        kept = sum(int(counts[k:].sum()) for counts, k in zip(tally, self._needed(lengths).tolist(), strict=True))
-        shares = {"kept": kept / int(tally.sum()), "consistency": histogram(tally, lengths)}
+        count = sum(int(counts[k:].sum()) for counts, k in zip(tally, self._needed(lengths).tolist(), strict=True))
+        shares = {"kept": count / int(tally.sum()), "consistency": histogram(tally, lengths)}
         notes = {**cohort.notes, **shares, "agreement": exact(tally, lengths)}
         ups, rounds = put(history, cohort.ids, after), put(state["rounds"], cohort.ids, rounds)
         state = {"ups": ups, "rounds": rounds}

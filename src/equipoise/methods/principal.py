@@ -83,12 +83,12 @@ class Principal(Rule):
             return p, False
         L, K = self._kept(len(p)), K / K.trace()  # neither large nor small updates leave the range of squares
         lam, e = axes(K)
-        kept, norms, part = lam[:L], K.diagonal().sqrt(), e[:, :L].abs()
-        live = kept > TINY * lam[0]
-        total = {"l2_kept": kept.norm(), "literal": kept, "l1_all": lam.sum()}[self.eigen]
-        long = (len(p) * kept).sqrt()  # lengths of the axes v_l
+        leading, norms, part = lam[:L], K.diagonal().sqrt(), e[:, :L].abs()
+        live = leading > TINY * lam[0]
+        total = {"l2_kept": leading.norm(), "literal": leading, "l1_all": lam.sum()}[self.eigen]
+        long = (len(p) * leading).sqrt()  # lengths of the axes v_l
         signs = e[:, :L].sign() * (part * long > TINY * norms[:, None])  # [M, L]
-        a = torch.where(live, kept / total / long * (p * norms @ signs), 0)
+        a = torch.where(live, leading / total / long * (p * norms @ signs), 0)
         gaps = -lam[: L + 1].diff()  # to the next axis, also of the last one kept to the first one dropped
         jumps = (gaps < CLOSE * lam[0])[live[: len(gaps)]].any() | (part[norms > 0][:, live] < CLOSE).any()
         return e[:, :L] @ a, bool(jumps)

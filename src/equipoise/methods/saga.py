@@ -85,9 +85,9 @@ class SAGA(Rule):
             w = self.beta * w + (1 - self.beta) * simplex(last)
         w = w.to(state["w"].dtype)
         names = {"value": "sharpness" if self.variant == "S" else "perturbed_loss"}
-        shown = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
+        recorded = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
         state = {"w": state["w"].index_copy(0, cohort.ids, w)}
-        return state, replace(cohort, weights=w, notes={**cohort.notes, **shown})
+        return state, replace(cohort, weights=w, notes={**cohort.notes, **recorded})
 
 
 PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"

@@ -237,7 +237,7 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
             if key in values and values[key].shape != own[key].shape
         ],
     }
-    if differences := [f"it {what} {_some(keys)}" for what, keys in faults.items() if keys]:
+    if differences := [f"it {verb} {_some(keys)}" for verb, keys in faults.items() if keys]:
         raise ValueError(
             f"{name}: the weights in {path} are not of this network: {'; '.join(differences)}. Expected are torchvision's names, "
             "from state_dict(); images of three channels; and, for weights from ImageNet, stem=imagenet."

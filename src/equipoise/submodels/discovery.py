@@ -98,9 +98,9 @@ def _perturbed(model: Model, vector: Tensor, draw: torch.Generator, by: float) -
     """A vector plus noise, which is positive for statistics, as a variance must stay positive."""
     noise = torch.randn(model.size, generator=draw).to(vector)
     noise[model.n_params :].abs_()
-    each = torch.zeros(int(model.layer[-1]) + 1, dtype=torch.float64)
-    each.index_add_(0, model.layer, model.initial.detach().cpu().double().square())
-    rms = (each / torch.bincount(model.layer)).sqrt().to(vector)
+    squares = torch.zeros(int(model.layer[-1]) + 1, dtype=torch.float64)
+    squares.index_add_(0, model.layer, model.initial.detach().cpu().double().square())
+    rms = (squares / torch.bincount(model.layer)).sqrt().to(vector)
     rms = torch.where(rms > 0, rms, 0.1)  # tensors of zeros must change too
     return vector + by * rms[model.layer.to(vector.device)] * noise
 
@@ -283,8 +283,8 @@ class _Tracker(fx.Interpreter):
             out = self._keeps(name, module, n, tag, value)
         if out is None:
             norm = kind in (nn.GroupNorm, nn.LayerNorm)
-            what = "normalises; use BatchNorm instead (norm=batch)" if norm else "gets, or may do so"
-            self.spoil(tags, f"{kind.__name__} {name!r} mixes the channels it {what}")
+            deed = "normalises; use BatchNorm instead (norm=batch)" if norm else "gets, or may do so"
+            self.spoil(tags, f"{kind.__name__} {name!r} mixes the channels it {deed}")
         if name not in self.calls:
             self.calls[name] = (tag, out)
         elif own_tensors(module):  # called again: the same rows and columns serve both calls
@@ -347,18 +347,18 @@ class _Tracker(fx.Interpreter):
 
     def _function(self, name: str, n: fx.Node, value: Tensor) -> _Tag | None:
         nodes = [node for node in n.all_input_nodes if node in self.shapes]
-        held = [node for node in nodes if node in self.tags]
-        tag, shape = self.tags[held[0]], self.shapes[held[0]]
-        if len(held) == 2 and name in SUMS:
-            other = self.tags[held[1]]
+        carriers = [node for node in nodes if node in self.tags]
+        tag, shape = self.tags[carriers[0]], self.shapes[carriers[0]]
+        if len(carriers) == 2 and name in SUMS:
+            other = self.tags[carriers[1]]
             fits = (other.dim, other.times, self.of(other).size) == (tag.dim, tag.times, self.of(tag).size)
-            plain = len(self.shapes[held[1]]) == len(shape)
+            plain = len(self.shapes[carriers[1]]) == len(shape)
             return self.join(tag, other) if fits and plain else None
-        if len(held) != 1:
+        if len(carriers) != 1:
             return None
         if name in ONE_INPUT and len(nodes) == 1:
             return tag
-        if name in SCALED and value.dim() == len(shape) and self._one_factor(name, n, held[0]):
+        if name in SCALED and value.dim() == len(shape) and self._one_factor(name, n, carriers[0]):
             return tag
         if name in SHAPED:
             return self._shaped(tag, shape, value.shape)
@@ -420,9 +420,9 @@ def _discover(model: Model, x: Inputs) -> Neurons:
         with torch.no_grad():
             tracker.run(unshared(x))
     except Exception as error:  # the network's own Python code may raise anything when it is traced
-        why = str(error).partition("\n")[0]
+        text = str(error).partition("\n")[0]
         raise ValueError(
-            f"The hidden units cannot be found: torch.fx cannot trace the network ({why}). {BY_HAND}"
+            f"The hidden units cannot be found: torch.fx cannot trace the network ({text}). {BY_HAND}"
         ) from error
     groups, left_out = [], {}
     logits = {tracker.root(k) for k in tracker.logits}
@@ -435,6 +435,6 @@ def _discover(model: Model, x: Inputs) -> Neurons:
         else:
             groups.append(Group(name, label.size, tuple(label.rows), tuple(label.columns)))
     if not groups:
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items()) or "no layer but the last makes units"
+        reasons = "; ".join(f"{name}: {text}" for name, text in left_out.items()) or "no layer but the last makes units"
         raise ValueError(f"The network has no hidden units that can be removed one by one ({reasons}). {BY_HAND}")
     return Neurons(model, groups, left_out)

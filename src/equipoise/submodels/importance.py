@@ -37,12 +37,12 @@ def naive(
         raise ValueError(NO_SAMPLES)
     bound = Bound(neurons.model)
     units = range(neurons.n) if only is None else only
-    kept = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
+    present = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
     total = [_total(bound, vector, batches)]
     for k in units:
-        kept[k] = False
-        total.append(_total(bound, vector.where(neurons.held(kept), 0), batches))
-        kept[k] = True
+        present[k] = False
+        total.append(_total(bound, vector.where(neurons.held(present), 0), batches))
+        present[k] = True
     losses = torch.stack(total) / samples
     return losses[1:], losses[0]
 
@@ -335,9 +335,9 @@ class _Shortcut:
             rows = active[:, unit].nonzero().flatten()[::2]  # some only, in case samples depend on each other
             if not len(rows) or self.logits not in behind.changed:
                 continue
-            kept = torch.ones(self.neurons.n, dtype=torch.bool, device=vector.device)
-            kept[behind.first + unit] = False
-            theta, buffers = vector.where(self.neurons.held(kept), 0).split(sizes)
+            present = torch.ones(self.neurons.n, dtype=torch.bool, device=vector.device)
+            present[behind.first + unit] = False
+            theta, buffers = vector.where(self.neurons.held(present), 0).split(sizes)
             expected = bound.forward(theta, buffers, x)[0][rows]
             try:
                 given = self.without(behind, unit, forward, rows)

@@ -49,22 +49,22 @@ class NotApplicableError(Exception):
     """A check does not apply to this method, with the reason."""
 
 
-def _compare(subject: Subject, a: Federation, b: Federation, within: float, what: str, advice: str) -> None:
+def _compare(subject: Subject, a: Federation, b: Federation, within: float, runs: str, advice: str) -> None:
     """Require that two runs ended in the same state, up to rounding."""
     where, gap = federations.widest(a, b)
     if not gap <= within:
         hook = first_difference(subject) or hooks_behind(subject.method, where)
         actual = f"{gap:.2g} in {where} after {a.progress.t} rounds"
-        raise ContractError(actual, f"{what} agree within {within:g}", advice, hook)
+        raise ContractError(actual, f"{runs} agree within {within:g}", advice, hook)
 
 
-def _same_bits(subject: Subject, a: Federation, b: Federation, what: str, advice: str) -> None:
+def _same_bits(subject: Subject, a: Federation, b: Federation, runs: str, advice: str) -> None:
     """Require that two runs ended in the same state and have the same records, bit for bit."""
     names = differing(a.progress.tensors(), b.progress.tensors())
     if names or records_of(a) != records_of(b):
         actual = f"another {some(names) or 'record'} after {a.progress.t} rounds"
         hook = hooks_behind(subject.method, names[0] if names else "records")
-        raise ContractError(actual, f"{what} give the same bits", advice, hook)
+        raise ContractError(actual, f"{runs} give the same bits", advice, hook)
 
 
 def _require_none(subject: Subject, bad: Sequence[str], actual: str, expected: str, advice: str) -> None:
@@ -86,12 +86,12 @@ def it_trains(subject: Subject) -> str:
     _nobody_quarantined(subject, [fed])
     _finite(subject, fed)
     _moved(subject, fed)
-    said = "" if "sensitive" in subject.method.needs else '. Declare it: needs = frozenset({"sensitive"})'
-    return f"only with sensitive attributes, which all data of the checks therefore have{said}" * subject.people
+    hint = "" if "sensitive" in subject.method.needs else '. Declare it: needs = frozenset({"sensitive"})'
+    return f"only with sensitive attributes, which all data of the checks therefore have{hint}" * subject.people
 
 
 def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:
-    bad = [each for fed in feds for record in fed.records for each in record.get("quarantined", ())]
+    bad = [fault for fed in feds for record in fed.records for fault in record.get("quarantined", ())]
     if bad:
         actual, hook = f"{bad[0]['name']}: {bad[0]['reason']}", hooks_behind(subject.method, "clients/0")
         advice = "Raise no error in a hook, report numbers within ranges, and return one row per client."
@@ -242,9 +242,9 @@ def method_reads_back(subject: Subject) -> None:
     """The text and the copies of a method equal the method."""
     method = subject.method
 
-    def require(same: bool, what: str) -> None:
+    def require(same: bool, twin_name: str) -> None:
         if not same:
-            raise ContractError(f"{what} is a different method", f"{what} equals {method}", VALUES)
+            raise ContractError(f"{twin_name} is a different method", f"{twin_name} equals {method}", VALUES)
 
     for rule in method.rules:
         require(hash(rule) == hash(copy.deepcopy(rule)), f"a copy of {type(rule).__name__}")
@@ -278,7 +278,7 @@ def private_stays(subject: Subject) -> None:
         return x + 0.1 * federations.normal(x.shape[-1]) * private[: x.shape[-1]] if whole else x
 
     def noting(cls: type[Rule], hook: str, original: Hook) -> Hook:
-        def shown(rule: Rule, vector: Tensor, visit: Visit) -> tuple[dict[str, Tensor], State]:
+        def sent_by(rule: Rule, vector: Tensor, visit: Visit) -> tuple[dict[str, Tensor], State]:
             if hook == "upload":
                 return {"update": original(rule, vector, visit).masked_fill(private[:n_params], 0)}, {}
             report, state = original(rule, vector, visit)
@@ -286,13 +286,13 @@ def private_stays(subject: Subject) -> None:
             return sent, state
 
         def noted(rule: Rule, vector: Tensor, visit: Visit) -> Any:
-            result, (sent, state) = original(rule, vector, visit), shown(rule, vector, visit)
+            result, (sent, state) = original(rule, vector, visit), sent_by(rule, vector, visit)
             before = states.get(key(visit.state)) or tree_map(change, visit.state)
             done = None if visit.done is None else Trained(change(visit.done.begun), change(visit.done.trained))
             secret = replace(visit, received=change(visit.received), state=before, done=done)
-            other, states[key(state)] = shown(rule, change(vector), secret)
+            other, states[key(state)] = sent_by(rule, change(vector), secret)
             others = (replace(visit, oracle=_other_samples(visit.oracle, seed)) for seed in range(3))
-            samples = [shown(rule, vector, with_others)[0] for with_others in others]
+            samples = [sent_by(rule, vector, with_others)[0] for with_others in others]
             for name, x in sent.items():
                 by_secret, by_samples, _ = follows.get(name, (x != x, x != x, ""))
                 by_samples = torch.stack([by_samples, *(x != each[name] for each in samples)]).any(0)
@@ -402,8 +402,8 @@ def sees_what_it_states(subject: Subject) -> str:
         if method.sees != "matrix":
             raise ContractError("a need for contributions", "sees = 'matrix', as each model is judged", advice, where)
         return "the results do not depend on the contributions that the rule needs" * (not follows_contribution(last))
-    if SEES.index(method.sees) <= SEES.index("sum") and (kept := kept_of_clients(last.trial)):
-        raise ContractError(f"an entry for each client in {some(kept)}", stated, advice, where)
+    if SEES.index(method.sees) <= SEES.index("sum") and (entries := kept_of_clients(last.trial)):
+        raise ContractError(f"an entry for each client in {some(entries)}", stated, advice, where)
     for rule, report in zip(last.trial.method.rules, last.answer.reports, strict=True):
         long = [key for key, x in report.items() if x.dim() != 1] if rule.declared.sees == "scalars+sum" else []
         if long:

@@ -207,8 +207,8 @@ def at_home(fed: Federation, states: Path, m: int) -> dict[str, Tensor] | None:
 def remembered(fed: Federation, m: int) -> dict[str, Tensor]:
     """What client ``m`` of the simulator keeps, by the names of the files."""
     trial, p = fed.trial, fed.progress
-    kept = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
-    return kept if p.own is None or trial.private is None else {**kept, "own": p.own[m][trial.private]}
+    rows = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
+    return rows if p.own is None or trial.private is None else {**rows, "own": p.own[m][trial.private]}
 
 
 def shared_records(fed: Federation) -> list[dict[str, Any]]:
@@ -230,9 +230,9 @@ def site_differences(simulated: Federation, sites: Federation, states: Path) -> 
     """What is not the same, bit for bit: tensors by their paths, and ``records``."""
     names = differing(server_side(simulated), server_side(sites))
     for m in range(len(simulated.trial.data)):
-        kept = at_home(sites, states, m)
-        if kept is not None:
-            names += [f"clients/{name.removeprefix('states/')}" for name in differing(remembered(simulated, m), kept)]
+        state = at_home(sites, states, m)
+        if state is not None:
+            names += [f"clients/{name.removeprefix('states/')}" for name in differing(remembered(simulated, m), state)]
     return list(dict.fromkeys(names)) + ["records"] * (shared_records(simulated) != shared_records(sites))
 
 

@@ -90,9 +90,9 @@ class Replay:
     def counted(self) -> Tensor:
         """Coordinates [G] that both clients of the pair hold and that count in the step."""
         c, shape = self.cohort, self.updates.shape
-        held = torch.ones(shape, dtype=torch.bool) if c.held is None else c.held
+        inside = torch.ones(shape, dtype=torch.bool) if c.held is None else c.held
         masks = (c.mask, c.updates), (c.buffer_mask, c.buffer_updates)
-        return (held & torch.cat([dense(mask, x) for mask, x in masks], 1))[self.pair].all(0)
+        return (inside & torch.cat([dense(mask, x) for mask, x in masks], 1))[self.pair].all(0)
 
 
 def dense(mask: Mask | None, like: Tensor) -> Tensor:
@@ -156,8 +156,8 @@ def turned(r: Replay, seed: int) -> tuple[Tensor, list[State]]:
 def moved(r: Replay, change: Tensor) -> Tensor:
     """The updates [M, G] with a ``change`` [G] between the pair, by weight."""
     i, j = r.pair
-    each = [w.expand(n, -1) for n, w in zip(r.cohort.layout, r.weights.T, strict=True)]
-    W = torch.cat([*each, r.cohort.weights.expand(len(change) - sum(r.cohort.layout), -1)]).T
+    columns = [w.expand(n, -1) for n, w in zip(r.cohort.layout, r.weights.T, strict=True)]
+    W = torch.cat([*columns, r.cohort.weights.expand(len(change) - sum(r.cohort.layout), -1)]).T
     updates = r.updates
     updates[i] += W[j] * change
     updates[j] -= W[i] * change
