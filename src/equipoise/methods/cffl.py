@@ -144,6 +144,15 @@ class CFFL(Rule):
         return self.theta_u < 1 and not self.port
 
     @property
+    def old(self) -> float:
+        """How much of the last reputation stays."""
+        return 0.8 if self.fade else 0.5
+
+    def _strength(self, t: int, rounds: int) -> float:
+        """The punishment alpha in round ``t``."""
+        return self.alpha * (1 + t / rounds) if self.decay else self.alpha
+
+    @property
     def ranges(self) -> dict[str, Bounds]:
         return {"classes": Bounds(0, 1)} if self.by == "classes" else {}
 
@@ -205,8 +214,8 @@ class CFFL(Rule):
         here = torch.zeros_like(state["reputable"]).index_fill(0, cohort.ids, True)
         measured = accuracies(replace(cohort, received=received))
         accuracy = torch.zeros_like(state["reputation"]).index_copy(0, cohort.ids, measured)
-        alpha = self.alpha * (1 + cohort.t / cohort.rounds) if self.decay else self.alpha
-        return judged(state, here, accuracy, alpha, 0.8 if self.fade else 0.5, self.coef, port=self.port)
+        alpha = self._strength(cohort.t, cohort.rounds)
+        return judged(state, here, accuracy, alpha, self.old, self.coef, port=self.port)
 
     def _shares(self, r: Tensor, size: Tensor) -> Tensor:
         """The share q [N] of the entries of the step that each client gets."""
