@@ -103,12 +103,8 @@ def differences(first: nn.Module, second: nn.Module) -> list[Place]:
         if module is None:
             places.append(Place(name, "", "module"))
             continue
-        kinds = (
-            ("parameter", mine._parameters, module._parameters),
-            ("buffer", mine._buffers, module._buffers),
-            ("attribute", own(mine), own(module)),
-        )
-        for kind, a, b in kinds:
+        pairs = {"parameter": (mine._parameters, module._parameters), "buffer": (mine._buffers, module._buffers)}
+        for kind, (a, b) in {**pairs, "attribute": (own(mine), own(module))}.items():
             changed = [k for k in {**a, **b} if not (k in a and k in b and same(a[k], b[k]))]
             places += [Place(name, k, kind) for k in changed]
     return places + [Place(name, "", "module") for name in theirs]

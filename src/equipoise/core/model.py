@@ -418,9 +418,8 @@ class _View:
             for b, part in zip(self.buffers, floating.split([b.numel() for b in self.buffers]), strict=True):
                 b.data = part.view(b.shape)
         if self.counts:
-            for b, part in zip(
-                self.counts, buffers[self.floating :].split([b.numel() for b in self.counts]), strict=True
-            ):
+            parts = buffers[self.floating :].split([b.numel() for b in self.counts])
+            for b, part in zip(self.counts, parts, strict=True):
                 b.copy_(self.model.read(part, b.dtype).view(b.shape))
         if self.net.training != train:
             self.model.train(self.net, train)

@@ -16,6 +16,7 @@ from equipoise.metrics.groups import by_person, moments, people_of_rates
 from equipoise.records.record import Score, Sums
 
 Array = NDArray[Any]
+Persons = Array | None  # whom each sample is about; None: each is about another
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,7 @@ class Tally(ABC):
 
     @staticmethod
     @abstractmethod
-    def sums_by_value(
-        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
-    ) -> Sums:
+    def sums_by_value(predicted: Array, y: Array, value: Array, V: int, width: int, person: Persons = None) -> Sums:
         """Sums over the samples with each of V values of a sensitive attribute, given by ``value`` [n], also by ``person`` [n]; all in one pass."""
 
     def __add__(self, other: Self) -> Self:
@@ -133,9 +132,7 @@ class ClassTally(Tally):
         return cls(n, loss, right, true, chosen)
 
     @staticmethod
-    def sums_by_value(
-        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
-    ) -> Sums:
+    def sums_by_value(predicted: Array, y: Array, value: Array, V: int, width: int, person: Persons = None) -> Sums:
         """As :meth:`Tally.sums_by_value`, by class."""
 
         def counts(classes: Array, which: Array) -> list[list[int]]:
@@ -229,9 +226,7 @@ class NumberTally(Tally):
         return cls(n, loss, squares, absolute, nan, spread if sets == 1 else nan)
 
     @staticmethod
-    def sums_by_value(
-        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
-    ) -> Sums:
+    def sums_by_value(predicted: Array, y: Array, value: Array, V: int, width: int, person: Persons = None) -> Sums:
         """As :meth:`Tally.sums_by_value`."""
         error = predicted - y
         terms = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}

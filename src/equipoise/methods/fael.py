@@ -59,19 +59,14 @@ class FAEL(Rule):
             return square_norms(cohort.updates, cohort.mask)
         return square_norms(cohort.updates, cohort.mask, cohort.layout).sqrt().sum(1)
 
-    def _weigh(self, p: Tensor, dp: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of Eq. 12 on the weights ``p`` [M] of those present: the new ``p``, not normalised, and ``dp``."""
-        if not d.sum() > 0:  # no client moved: the share is 0/0, and nothing is learnt
-            return p, dp
-        dp = (1 - self.beta) * dp + self.beta * simplex(d)
-        return p + dp, dp
-
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         i = cohort.ids
         mass = state["p"][i].sum() if self.carry == "normalised" else 1.0
-        now = simplex(state["p"][i]) if self.carry == "normalised" else state["p"][i]
-        d = self._distances(cohort)
-        p, dp = self._weigh(now, state["dp"][i], d)
+        p = simplex(state["p"][i]) if self.carry == "normalised" else state["p"][i]
+        d, dp = self._distances(cohort), state["dp"][i]
+        if d.sum() > 0:  # otherwise no client moved: the share is 0/0, and nothing is learnt
+            dp = (1 - self.beta) * dp + self.beta * simplex(d)
+            p = p + dp
         weights = simplex(p)
         notes = {**cohort.notes, "distances": d.tolist()}
         if cohort.updates.numel() <= MEASURED:

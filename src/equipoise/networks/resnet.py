@@ -228,14 +228,11 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
         values = values | {key: own[key] for key in mine}
     # counters of batches, which older files lack and no result depends on
     values = {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | values
+    reshaped = [key for key in own if key in values and values[key].shape != own[key].shape]
     faults = {
         "lacks": [key for key in own if key not in values],
         "has, and the network has not,": sorted(key for key in values if key not in own),
-        "has in another shape": [
-            f"{key} {list(values[key].shape)} for {list(own[key].shape)}"
-            for key in own
-            if key in values and values[key].shape != own[key].shape
-        ],
+        "has in another shape": [f"{key} {list(values[key].shape)} for {list(own[key].shape)}" for key in reshaped],
     }
     if differences := [f"it {verb} {_some(keys)}" for verb, keys in faults.items() if keys]:
         raise ValueError(

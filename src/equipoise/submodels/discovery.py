@@ -162,12 +162,8 @@ ELEMENTWISE = (
     nn.Softshrink, nn.Tanhshrink, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )  # fmt: skip
-POOLS = tuple(
-    getattr(nn, f"{kind}Pool{d}d")
-    for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg", "LP")
-    for d in (1, 2, 3)
-    if hasattr(nn, f"{kind}Pool{d}d")
-)
+POOL_NAMES = [f"{kind}Pool{d}d" for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg", "LP") for d in (1, 2, 3)]
+POOLS = tuple(getattr(nn, name) for name in POOL_NAMES if hasattr(nn, name))
 ONE_INPUT = frozenset({
     "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "softsign",
     "hardtanh", "hardswish", "hardsigmoid", "logsigmoid", "threshold", "hardshrink", "softshrink", "tanhshrink", "dropout",
