@@ -170,7 +170,7 @@ class CFFL(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return self.deploy(start, visit)
 
-    def _halves(self, update: Tensor, visit: Visit) -> tuple[Tensor, Tensor]:
+    def _divided(self, update: Tensor, visit: Visit) -> tuple[Tensor, Tensor]:
         """Of the clipped update [..., P] what is uploaded, and what the client keeps for later."""
         clipped = cut(update - visit.state["residual"], self.clip)
         if visit.shared is not None:  # private coordinates are there already
@@ -184,12 +184,12 @@ class CFFL(Rule):
     def upload(self, update: Tensor, visit: Visit) -> Tensor:
         if self.port:
             return update  # the server scales it, and needs to know the model that was trained
-        return self._halves(update, visit)[0] if self.partial else cut(update, self.clip)
+        return self._divided(update, visit)[0] if self.partial else cut(update, self.clip)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         report, state = {}, visit.state
         if self.partial:
-            state = {**state, "residual": state["residual"] + self._halves(theta - visit.start, visit)[1]}
+            state = {**state, "residual": state["residual"] + self._divided(theta - visit.start, visit)[1]}
         if self.by == "classes":
             counts = visit.oracle.class_counts(state["classes"].shape[-1])
             report = {"classes": (counts > 0).to(theta.dtype).mean(-1)}
