@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Rule, Setup, State, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 class PersonalRule(Rule):

@@ -1,13 +1,11 @@
 """FedAdagrad, FedAdam, FedYogi: adaptive optimisers at the server."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class FedOpt(Rule):
 
     owns = frozenset({"step"})
     sees = "sum"
-    kind: Literal["adam", "yogi", "adagrad"] = choice("adam", "yogi", "adagrad")
+    kind: str = choice("adam", "yogi", "adagrad")
     eta: float = number(0.01, 0, above=True, search=log_uniform(1e-3, 0.1))
     beta1: float = number(0.9, 0, 1, below=True)
     beta2: float = number(0.99, 0, 1, below=True)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Out, Rule, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import number, uniform
 
 STRONG = 10.0
 

@@ -11,7 +11,14 @@ from numbers import Integral, Real
 from typing import Any
 
 from equipoise.system import own_code
-from equipoise.system.search import Interval, Space, Values
+from equipoise.system.search import (
+    Interval,
+    Space,
+    Values,
+    among as among,
+    log_uniform as log_uniform,
+    uniform as uniform,
+)
 
 INF = float("inf")
 MARKS = (  # see :func:`setting`
