@@ -20,8 +20,9 @@ from equipoise.federation.evaluation import EvaluationSets, answers, published
 from equipoise.federation.trial import Trial
 from equipoise.metrics.calibration import Decision, Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.groups import people_of, rates_of
-from equipoise.metrics.intervals import Interval, sizes_by, wilson
+from equipoise.metrics.gaps import Group
+from equipoise.metrics.groups import people_of
+from equipoise.metrics.intervals import Interval
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose
 from equipoise.privacy.suppression import enough
@@ -295,22 +296,16 @@ def _rates(federation: Federation, outputs: Outputs, decision: Decision) -> Rate
     scores, cases = _scores(outputs, c)
     codes = outputs.codes(names.index(decision.attribute)).unique().tolist() if decision.attribute else [-1]
     edges = {decision.edges[k] for k in codes}  # the last one where it is not known, -1
-    counts = outputs.decided(decision, c, names).counts
-    rates, sizes, people = rates_of(counts), sizes_by(counts), people_of(counts)
-    n, of_class, others = (int(people[key][c]) for key in ("accuracy", "tpr", "fpr"))
-
-    def share(key: str, k: int) -> Estimate:
-        value = rates.of(key, k)
-        return _estimate(value, wilson(value.value, sizes[key][k]))
-
+    group = Group.of(outputs.decided(decision, c, names).counts)
+    n, of_class, others = (int(group.people[key][c]) for key in ("accuracy", "tpr", "fpr"))
     measures = calibration(scores, cases)
     return {
         "n": n,
         "of_class": of_class,
         "threshold": edges.pop() if len(edges) == 1 and n else None,
-        "sensitivity": share("tpr", c),
-        "specificity": share("tpr", 1 - c),
-        "selection_rate": share("selection_rate", c),
+        "sensitivity": _estimate(group.rates.of("tpr", c), group.interval("tpr", c)),
+        "specificity": _estimate(group.rates.of("tpr", 1 - c), group.interval("tpr", 1 - c)),
+        "selection_rate": _estimate(group.rates.of("selection_rate", c), group.interval("selection_rate", c)),
         "auc": _estimate(*auc(scores, cases, (of_class, others))),
         "roc": roc(scores, cases).tolist() if of_class and others else None,
         "brier": measures["brier"],

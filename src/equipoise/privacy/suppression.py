@@ -39,11 +39,6 @@ def enough(n: Any, least: float) -> Any:
     return n >= least
 
 
-def count_of(n: float, key: Key, least: int, gone: Collection[Key]) -> int | None:
-    """A count if it is shown: neither one of those that are ``gone`` nor below ``least``."""
-    return None if key in gone or (n > 0 and not enough(n, least)) else round(n)
-
-
 def text_of(n: int | None, least: int, *, few: bool = False) -> str:
     """A count as it is printed; None: it is of ``few`` people, or withheld."""
     if n is None:

@@ -24,6 +24,7 @@ from equipoise.records.meta import Meta, Sharing, Tuned
 from equipoise.records.record import Record, Score, by_client, check, clients_evaluated, judged_by, number, shorten
 from equipoise.records.results import GroupFairness, People
 from equipoise.records.threshold import Chosen, mark, masked, score_of, without
+from equipoise.records.treatment import Division
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.ranges import check_whole
 from equipoise.system.text import Said, plural
@@ -614,7 +615,8 @@ class History:
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
         rounds = treatment.counts_by_round(self.records)[-last:]
-        return treatment.rates(rounds, positive, self.least_group, gone=self.unshown(positive, last))
+        shown = Division(least=self.least_group, hidden=self.unshown(positive, last))
+        return treatment.rates(rounds, positive, shown)
 
     def people(self, last: int = 5) -> dict[str, People]:
         """How the global model treats people with each value of each sensitive attribute, and that of each client; empty without attributes.
