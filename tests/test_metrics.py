@@ -238,7 +238,6 @@ def test_worst_tenth_counts_clients(k, n):
         (lambda: performance.mean([[0.1, 0.2]]), r"expected shape \[K\], found \(1, 2\)"),
         (lambda: last_rounds(np.zeros((2, 2, 2))), r"expected shape \[R, D\] or \[D\], found \(2, 2, 2\)"),
         (lambda: last_rounds([0.1, 0.2], last=0), "at least 1, found 0"),
-        (lambda: performance.worst_share([0.1], share=0), r"\(0, 1\].* found 0"),
         (lambda: summary_over_seeds([[1.0]]), r"expected shape \[n\]"),
         (lambda: paired([1.0, 2.0], [1.0]), "found 2 and 1"),
     ],
