@@ -50,7 +50,7 @@ from equipoise.metrics.groups import positive_class
 from equipoise.records.criteria import rungs
 from equipoise.records.history import LEAST
 from equipoise.records.meta import Content, Contribution, Meta
-from equipoise.records.record import Record, without
+from equipoise.records.record import Record, judged, without
 from equipoise.records.validation import selected
 from equipoise.report.holdings import example_images as draw_examples, sentence, who_has_what
 from equipoise.report.html import block
@@ -231,14 +231,17 @@ class Federation(Arrangement):
             )
         super().__setattr__(name, value)
 
-    @property
-    def simulated(self) -> tuple[str, ...]:
-        """The names of the clients, unless sites keep their data."""
-        return self.names if self.population is None else ()
+    def judged(self, record: Record) -> Record:
+        """A record without scores about too few people, see `equipoise.records.record.judged`."""
+        return judged(record, self.least_group, self.names if self.population is None else ())
+
+    def standing(self, rounds: int) -> Standing:
+        """How far the run is, of so many rounds."""
+        return Standing.of([*map(self.judged, self.records)], rounds)
 
     def __repr__(self) -> str:
         records = [record for record in self.records if record.get("groups")][-1:]
-        tested = [", ".join(accuracies(record, self.least_group, self.simulated)) for record in records]
+        tested = [", ".join(accuracies(self.judged(record))) for record in records]
         net = f"{type(self.model.net).__name__} with {self.model.n_params:,} parameters"
         what = [str(self.method), net, f"{len(self.names)} clients", f"{self.progress.t} rounds", *tested]
         return f"Federation({', '.join(what)})"
@@ -341,10 +344,9 @@ class Federation(Arrangement):
                     files.append(path, record)
                     if kept:
                         self.save(path, total, keep_checkpoints)
-                bar.update(task, advance=1, accuracy=accuracies(record, self.least_group, self.simulated))
+                bar.update(task, advance=1, accuracy=accuracies(self.judged(record)))
                 if lines.due(called, ends=ends):
-                    standing = Standing.of(self.records, total, self.least_group, self.simulated)
-                    lines.say(called, standing, shown_rate(self.solver.lr, self.progress.t, total))
+                    lines.say(called, self.standing(total), shown_rate(self.solver.lr, self.progress.t, total))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
                 if path is not None and pause and not kept:
                     self.save(path, total, keep_checkpoints)

@@ -51,15 +51,6 @@ def in_words(n: int, least: int) -> str:
     return f"fewer than {least}" if n > 0 and not enough(n, least) else f"{n:,}"
 
 
-def large(record: Mapping[str, Any], least: int, clients: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """The scores in a record by test set, without those of fewer than ``least`` people; all of ``clients`` that are no people, by name."""
-    return {
-        name: scores
-        for name, scores in record.get("groups", {}).items()
-        if name in clients or enough(scores.get("persons", scores.get("n", least)), least)
-    }
-
-
 def hidden(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:
     """The names of counts that must not be shown next to their sum, to which a ``rest`` belongs that is not shown if it is small."""
     made = Publication(least)
