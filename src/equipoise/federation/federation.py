@@ -362,8 +362,10 @@ class Federation(Arrangement):
             yield self.positive.sentence
         if self.progress.t:
             return
-        if why := self._rounding():
-            yield f"{why} Subtract their mean, in double precision, before you give them."
+        for name, data in zip(self.names, self.inputs.data, strict=True):
+            if why := rounding(data):
+                yield f"{name}: {why} Subtract their mean, in double precision, before you give them."
+                break
         yield from (f"{self.method}: {why}" for rule in self.method.rules if (why := rule.doubt(self.trial.setup)))
 
     def _round(self, rounds: int, stop: Stop | None = None) -> Record:
@@ -411,12 +413,6 @@ class Federation(Arrangement):
             return diverged(record.get("groups", {}), guess=guess)
         losses = {str(m): {"loss": loss} for m, loss in enumerate(record.get("losses", ()))}
         return diverged(losses, which="training loss", guess=guess)
-
-    def _rounding(self) -> str:
-        """A sentence about the first client whose numbers, if they differ, are the same for the network; empty if there is none."""
-        held = zip(self.names, self.inputs.data, strict=True)
-        said = ((name, rounding(data)) for name, data in held)
-        return next((f"{name}: {why}" for name, why in said if why), "")
 
     def prepare(self, rounds: int, *, progress: bool = True) -> None:
         """Find out what each client reaches alone in ``rounds`` rounds, if the method or ``collaborative`` asks for it.

@@ -25,6 +25,7 @@ from equipoise.records.meta import Content
 from equipoise.records.record import Record, line
 from equipoise.system import memory
 from equipoise.system.errors import RunError
+from equipoise.system.ranges import check_whole
 from equipoise.system.terminal import Terminal
 
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
@@ -194,8 +195,7 @@ def forecast(
     QuorumError : too few clients can train.
     ValueError : ``rounds`` is below 1.
     """
-    if rounds < 1:
-        raise ValueError(f"rounds must be a whole number >= 1; found {rounds!r}.")
+    check_whole("rounds", rounds, 1)
     console = Terminal(stderr=True, quiet=not progress)
     with console.status("timing a round") if progress and console.is_terminal else nullcontext():
         return _forecast(federation, rounds, None if directory is None else Path(directory), keep)

@@ -275,7 +275,9 @@ def frame(
         freed.keep()
     _check_arguments(net, tests, client_tests, transform, memory)
     net = copied(net).to(where)
-    dtype = _dtype_of_inputs(net, head)  # errors of the network come before the data are read
+    dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
+    if any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules()):
+        dtype = torch.int64  # whole numbers, which it looks up
     reading = partial(read, dtype=dtype, device=where, transform=transform, target=task.dtype)
     clients = _clients(clients)
     called = _names(names, clients)
@@ -302,12 +304,6 @@ def frame(
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
-
-
-def _dtype_of_inputs(net: nn.Module, head: str | None) -> torch.dtype:
-    """That of the network, or whole numbers for a network that looks them up."""
-    dtype = Model(net, head).initial.dtype
-    return torch.int64 if any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules()) else dtype
 
 
 def _targets(data: Sequence[Samples | Absent], names: Sequence[str], settings: Settings) -> list[Tensor]:

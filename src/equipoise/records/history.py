@@ -170,8 +170,11 @@ class History:
     @cached_property
     def shown_sizes(self) -> dict[str, int]:
         """Those of `sizes` that are shown: none below `least_group`, and none from which one of these follows."""
-        gone = self.unshown(self.positive and self.positive.number, 5)
-        return {name: n for name, n in self.sizes.items() if (treatment.SETS, name) not in gone}
+        return {name: n for name, n in self.sizes.items() if (treatment.SETS, name) not in self._gone}
+
+    @property
+    def _gone(self) -> set[Key]:
+        return self.unshown(self.positive and self.positive.number, 5)
 
     @cached_property
     def unshown(self) -> Callable[[int | None, int], set[Key]]:
@@ -282,9 +285,8 @@ class History:
     @property
     def shown_client_sizes(self) -> list[int | None]:
         """The same as far as it is shown, [N]: None of few, and where it would tell that of a client with few."""
-        gone = self.unshown(self.positive and self.positive.number, 5)
         each = zip(self.client_names, [] if self.client_sizes is None else self.client_sizes.tolist(), strict=False)
-        return [None if (people_counted.CLIENTS, name) in gone else n for name, n in each]
+        return [None if (people_counted.CLIENTS, name) in self._gone else n for name, n in each]
 
     @property
     def small_clients(self) -> int:
@@ -390,8 +392,13 @@ class History:
                 groups = {**groups, first: cast(Score, {**groups[first], **more})}
             by = {"by": {"groups": {next(iter(groups)): held_out["by"]}}} if "by" in held_out else {}
             records.append(cast(Record, {"round": record["round"], "groups": groups, **by}))
-        meta: Meta = {**self.meta, "least_group": 1, "client_groups": None, "client_tests": False, "small_groups": []}
+        meta: Meta = {**self.of_any_size.meta, "client_groups": None, "client_tests": False}
         return replace(self, records=tuple(records), meta=meta)
+
+    @property
+    def of_any_size(self) -> Self:
+        """The same run, where no test set is too small."""
+        return replace(self, meta={**self.meta, "least_group": 1, "small_groups": []})
 
     @property
     def tuned(self) -> Tuned | None:
