@@ -100,13 +100,7 @@ def handed(trial: Trial, p: Progression, m: int) -> Handed:
 
 
 def used(
-    trial: Trial,
-    t: int,
-    m: int,
-    data: Samples | Absent,
-    given: Handed,
-    own: Tensor | None,
-    states: Sequence[State],
+    trial: Trial, t: int, m: int, data: Samples | Absent, given: Handed, own: Tensor | None, states: Sequence[State]
 ) -> Tensor:
     """The model with which a client predicts, a whole vector [G], from what the server sent; without messages it does not train for that.
 

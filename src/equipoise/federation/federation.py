@@ -28,7 +28,7 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
-from equipoise.federation.inputs import Groups, client_sets, frame, named, repeated, require_people, taking
+from equipoise.federation.inputs import Groups, client_sets, frame, named, own_tests, repeated, require_people, taking
 from equipoise.federation.method import Method, in_force
 from equipoise.federation.preparation import (
     Arrangement,
@@ -159,9 +159,9 @@ class Federation(Arrangement):
         recorded, own = recorded_of(meaning, measures)
         rules, optimiser = Method.of(method), checked_solver(solver)
         rules.check(optimiser)
-        if not tests and client_tests is not None:
-            client_tests = list(client_tests) if isinstance(client_tests, Iterator) else client_tests
-            tests, groups = client_sets(client_tests, names, groups)
+        mine = own_tests(client_tests)
+        if not tests and mine is not None and groups is None:
+            tests, groups = client_sets(mine, names)
         inputs = frame(
             net,
             clients,
@@ -169,7 +169,7 @@ class Federation(Arrangement):
             names,
             lr=optimiser.lr,
             tests={} if tests is None else tests,
-            client_tests=client_tests,
+            client_tests=mine,
             server_validation=server_validation,
             transform=transform,
             head=head,

@@ -273,7 +273,7 @@ def frame(
     where = usable_device(settings.device)
     if where.type == "cpu":
         freed.keep()
-    _check_arguments(net, tests, client_tests, transform, memory)
+    _check_arguments(net, tests, transform, memory)
     net = copied(net).to(where)
     dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
     if any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules()):
@@ -327,15 +327,11 @@ def _values_of_attributes(given: object, A: int) -> dict[str, tuple[str, ...]]:
     return {name: named(f"attributes[{name!r}]", given[name], "values") or () for name in names}
 
 
-def _check_arguments(net: object, tests: object, client_tests: object, transform: object, memory: int | None) -> None:
+def _check_arguments(net: object, tests: object, transform: object, memory: int | None) -> None:
     """Require arguments of the right kinds, before anything is read."""
     _check_network(net)
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be a function transform(x, shift); found {type(transform).__name__}.")
-    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests or (), Iterable):
-        raise TypeError(
-            f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}."
-        )
     if memory is not None:
         check_whole("memory", memory, 0, meaning=" bytes")
     if not isinstance(tests, Mapping):
@@ -405,13 +401,19 @@ def _rated(model: Model, lr: RateLike) -> Model:
     return Model(net, model.head_name, model.random, model.observed, model.task)
 
 
-def client_sets(
-    client_tests: object, names: Sequence[str] | None, groups: Sequence[str] | None
-) -> tuple[dict[str, object] | None, Sequence[str] | None]:
+def own_tests(client_tests: Sequence[object] | None) -> list[object] | None:
+    """The test sets that are one client's each, as the user gave them."""
+    if client_tests is None:
+        return None
+    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable):
+        raise TypeError(
+            f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}."
+        )
+    return list(client_tests)
+
+
+def client_sets(sets: Sequence[object], names: Sequence[str] | None) -> tuple[dict[str, object], list[str] | None]:
     """Test sets, and the one of each client, where clients have their own and there are no others: theirs, or of many all together."""
-    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable) or groups is not None:
-        return None, groups  # which is refused elsewhere
-    sets = list(client_tests)
     called = [f"client-{k}" for k in range(len(sets))] if names is None else list(names)
     given = {name: data for name, data in zip(called, sets, strict=False) if data is not None}
     if len(given) <= FEW:
