@@ -50,7 +50,7 @@ from equipoise.metrics.groups import positive_class
 from equipoise.records.criteria import rungs
 from equipoise.records.history import LEAST
 from equipoise.records.meta import Content, Contribution, Meta
-from equipoise.records.record import Record, judged, without
+from equipoise.records.record import Record, large, without
 from equipoise.records.validation import selected
 from equipoise.report.holdings import example_images as draw_examples, sentence, who_has_what
 from equipoise.report.html import block
@@ -232,8 +232,8 @@ class Federation(Arrangement):
         super().__setattr__(name, value)
 
     def judged(self, record: Record) -> Record:
-        """A record without scores about too few people, see `equipoise.records.record.judged`."""
-        return judged(record, self.least_group, self.names if self.population is None else ())
+        """A record without scores about too few people, see `equipoise.records.record.large`."""
+        return large(record, self.least_group, self.names if self.population is None else ())
 
     def standing(self, rounds: int) -> Standing:
         """How far the run is, of so many rounds."""

@@ -59,7 +59,7 @@ class Standing:
 
     @classmethod
     def of(cls, records: Sequence[Record], rounds: int) -> Standing:
-        """That after some records, or the last of them, see `equipoise.records.record.judged`."""
+        """That after some records, or the last of them, see `equipoise.records.record.large`."""
         if not records:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]

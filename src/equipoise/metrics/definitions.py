@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -97,14 +97,7 @@ class Statistic:
         return replace(self, better=better, formula=formula, explanation=explanation, digits=digits)
 
 
-def _mean(a: performance.Vector) -> performance.Vector:
-    return np.asarray(a.mean(-1))
-
-
-def _lowest(a: performance.Vector) -> performance.Vector:
-    return np.asarray(a.min(-1))
-
-
+_MEAN, _MIN = methodcaller("mean", -1), methodcaller("min", -1)  # of accuracies [..., K]
 # Of the values of the groups [D], how many clients each group has [D] or None, and the measure: a `Value` in the unit of the values. Shown
 # by the measure and the number of groups.
 GROUPS: Final = (
@@ -115,7 +108,7 @@ GROUPS: Final = (
         "ā = Σₖ aₖ / K over the groups, each counting the same",
         _HEAL,
         title="AVG",
-        draws=_mean,
+        draws=_MEAN,
     ),
     Statistic(
         "std",
@@ -136,7 +129,7 @@ GROUPS: Final = (
         "AFL: Mohri, Sivek and Suresh, ICML 2019",
         shown=lambda measure, groups: groups > 1,
         place=(2, 1),
-        draws=_lowest,
+        draws=_MIN,
     ),
     Statistic(
         "gap",
@@ -177,7 +170,7 @@ _TENTH: Final = "mean of the max(1, ⌊0.1 K⌋) {%s} aₖ"
 # Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
 # Shown in the table of many clients by the measure, as q-FFL and Ditto do.
 INDICES: Final = (
-    _index("mean", (0, 0), performance.mean, "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL, draws=_mean),
+    _index("mean", (0, 0), performance.mean, "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL, draws=_MEAN),
     _index(
         "std",
         (1, 1),
@@ -199,23 +192,14 @@ INDICES: Final = (
         shown=lambda measure: False,
     ),
     *(
-        Statistic(
-            key,
-            compute,
-            "as measured",
-            _TENTH % which,
-            _TABLE_1,
-            title=f"{key[:-2]} 10\u00a0%",
-            place=place,
-            draws=draws,
-        )
-        for key, place, compute, which, draws in (
-            ("worst10", (0, 1), lambda a, measure: measure.worst_share(a), "lowest", performance.lowest_tenth),
-            ("best10", (0, 4), lambda a, measure: measure.best_share(a), "highest", performance.highest_tenth),
+        Statistic(key, compute, "as measured", _TENTH % which, _TABLE_1, title=title, place=place, draws=draws)
+        for key, title, place, compute, which, draws in (
+            ("worst10", "worst 10\u00a0%", (0, 1), lambda a, m: m.worst_share(a), "lowest", performance.lowest_tenth),
+            ("best10", "best 10\u00a0%", (0, 4), lambda a, m: m.best_share(a), "highest", performance.highest_tenth),
         )
     ),
     _index(
-        "min", (0, 2), performance.worst, "as measured", "minₖ aₖ", draws=_lowest, shown=lambda m: m.better == "higher"
+        "min", (0, 2), performance.worst, "as measured", "minₖ aₖ", draws=_MIN, shown=lambda m: m.better == "higher"
     ),
     _index("max", (0, 3), performance.best, "as measured", "maxₖ aₖ", shown=lambda m: m.better == "lower"),
     _index("gap", (1, 0), performance.gap, "lower", shown=lambda measure: False),

@@ -21,20 +21,9 @@ from equipoise.privacy.suppression import Key, enough
 from equipoise.records import counts as people_counted, summary, treatment
 from equipoise.records.directory import read
 from equipoise.records.meta import Meta, Sharing, Tuned
-from equipoise.records.record import (
-    Record,
-    Score,
-    by_client,
-    check,
-    clients_evaluated,
-    judged,
-    judged_by,
-    number,
-    shorten,
-)
+from equipoise.records.record import Record, Score, by_client, check, clients_evaluated, judged_by, number, shorten
 from equipoise.records.results import GroupFairness, People
 from equipoise.records.threshold import Chosen, mark, masked, score_of, without
-from equipoise.records.treatment import Division
 from equipoise.records.validation import BEST, selected, worst_of
 from equipoise.system.ranges import check_whole
 from equipoise.system.text import Said, plural
@@ -215,10 +204,6 @@ class History:
     def simulated(self) -> tuple[str, ...]:
         """The names of clients that are no people: numbers of a test set of theirs are shown, however small it is."""
         return () if self.at_sites else self.client_names
-
-    def judged(self, record: Record) -> Record:
-        """A record without scores about too few people, see `equipoise.records.record.judged`."""
-        return judged(record, self.least_group, self.simulated)
 
     @cached_property
     def _n(self) -> int:
@@ -636,7 +621,7 @@ class History:
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
         rounds = treatment.counts_by_round(self.records)[-last:]
-        shown = Division(least=self.least_group, hidden=self.unshown(positive, last))
+        shown = treatment.Division(least=self.least_group, hidden=self.unshown(positive, last))
         return treatment.rates(rounds, positive, shown)
 
     def people(self, last: int = 5) -> dict[str, People]:

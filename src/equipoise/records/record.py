@@ -278,7 +278,7 @@ def without(record: Record, keys: Collection[str]) -> Record:
     return cast(Record, {key: value for key, value in record.items() if key not in keys})
 
 
-def judged(record: Record, least: int, simulated: Collection[str] = ()) -> Record:
+def large(record: Record, least: int, simulated: Collection[str] = ()) -> Record:
     """A record without scores of test sets, and of clients, that are about fewer than ``least`` people; clients that are ``simulated`` are no people."""
     enough_people = {
         name: scores

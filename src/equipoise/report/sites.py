@@ -1,10 +1,10 @@
 """The sites of a deployed run, as those see them who keep it running."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from equipoise.metrics.measures import main_in
-from equipoise.records.record import Record, Score
+from equipoise.records.record import Record
 
 Records = Sequence[Record]
 ESCAPED = {ord("\\"): r"\\", ord('"'): r"\"", ord("\n"): r"\n"}  # in a label of Prometheus
@@ -45,7 +45,7 @@ def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: 
     """
     last, sites = records[-1], at_sites(records, names)
     answered = {site.name: site.answers[-1] for site in sites if site.answers}
-    scores: Mapping[str, Score] = next((groups for record in reversed(records) if (groups := record.get("groups"))), {})
+    scores: Mapping[str, Any] = next((groups for record in reversed(records) if (groups := record.get("groups"))), {})
     main = main_in(next(iter(scores.values()), ()))
     within = f"in [{main.low:g}, {main.high:g}]" if main.unit else "in the unit of the target"
     gauges: list[tuple[str, str, str, Mapping[str, float | None]]] = [

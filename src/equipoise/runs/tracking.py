@@ -18,7 +18,7 @@ from equipoise.federation import checkpoint
 from equipoise.metrics import performance
 from equipoise.metrics.measures import main_in
 from equipoise.records.directory import ORDER, members
-from equipoise.records.record import Record, by_client, number, parse
+from equipoise.records.record import Record, by_client, large, number, parse
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers, part
 from equipoise.system.errors import RunError
@@ -98,7 +98,9 @@ class Follower:
             run, sink = self.open[path]
             for record in records[self.sent.get(path, 0) :]:
                 if record["round"] >= sink.begin:
-                    sink.log(record["round"], round_numbers(run.begun.judged(record), run.begun.client_names))
+                    begun = run.begun
+                    counted = large(record, begun.least_group, begun.simulated)
+                    sink.log(record["round"], round_numbers(counted, begun.client_names))
                     sink.begin = record["round"] + 1
             self.sent[path] = t
             if complete and (last or run.group or (path / "report.html").exists()):
