@@ -163,27 +163,23 @@ class Frame:
                 parts = model.initial[:P].clone(), model.initial[P:].clone()
                 self.bound.gradient(*parts, x, lambda logits, _: logits.sum(1).mean())
         except Exception as error:  # whatever the network raises
-            norms = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm)]
-            which = f"BatchNorm {some(norms, 3)}" if model.batch_norm else "the network"
             have, each, them = ("have", " each", "them") if len(names) > 1 else ("has", "", "it")
-            if settings.batch_size == 1 and model.batch_norm:
+            if not model.batch_norm:
+                raise NetworkError(
+                    f"{some(names)} {have} a batch of one sample, on which the network cannot be trained "
+                    f"({type(error).__name__}: {error}). Let it take one: squeeze() drops its axis, for instance."
+                ) from error
+            norms = some([repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm)], 3)
+            fault = (
+                f"{some(names)} {have} one sample{each}, on which BatchNorm {norms} cannot be trained, as the statistics "
+                f"of one sample mean nothing. Leave {them} out, give {them} more samples, or replace BatchNorm by GroupNorm."
+            )
+            if settings.batch_size == 1:
                 fault = (
-                    f"batch_size=1: {which} cannot be trained on batches of one sample, whose statistics mean nothing. "
-                    "Take batch_size=2 (--batch-size 2) or more"
+                    f"batch_size=1: BatchNorm {norms} cannot be trained on batches of one sample, whose statistics mean nothing. "
+                    "Take batch_size=2 (--batch-size 2) or more, or replace BatchNorm by GroupNorm."
                 )
-            elif model.batch_norm:
-                fault = (
-                    f"{some(names)} {have} one sample{each}, on which {which} cannot be trained, as the statistics "
-                    f"of one sample mean nothing. Leave {them} out, give {them} more samples"
-                )
-            else:
-                fault = f"{some(names)} {have} a batch of one sample, on which the network cannot be trained"
-            if model.batch_norm:
-                fault += ", or replace BatchNorm by GroupNorm."
-                raise NetworkError(fault, harmless=fault) from error
-            raise NetworkError(
-                f"{fault} ({type(error).__name__}: {error}). Let it take one: squeeze() drops its axis, for instance."
-            ) from error
+            raise NetworkError(fault, harmless=fault) from error
 
     def pooled(self, settings: Settings) -> tuple[Frame, Settings]:
         """The same with one client that has the samples of all, and settings that let it train as much as they do in a round."""
