@@ -37,6 +37,7 @@ from equipoise.federation.fingerprint import code
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method, require_own_weights
+from equipoise.federation.standing import accuracies
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.federation.thresholds import decision_of
 from equipoise.flower.codec import KEYS, CodecError, Parcel
@@ -51,10 +52,8 @@ from equipoise.flower.site.store import BUNDLE, Store
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.classification import divided
 from equipoise.metrics.groups import positive_class
-from equipoise.metrics.measures import main_in
-from equipoise.privacy.suppression import large
-from equipoise.records.history import LEAST
 from equipoise.records.identity import Identity, stated
+from equipoise.records.record import Record
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
@@ -288,9 +287,9 @@ def _train(
     meta = {**environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": stops}
     write_atomically(directory / "manifest.json", sealed_json(meta))
 
-    def tell(record: Mapping[str, Any]) -> None:
-        log.info("%s", log_line(record, settings.least_group), extra={"about": {"round": record["round"]}})
-        text = prometheus(fed.records, fed.names, settings.rounds, name, settings.least_group)
+    def tell(record: Record) -> None:
+        log.info("%s", log_line(fed.judged(record)), extra={"about": {"round": record["round"]}})
+        text = prometheus([*map(fed.judged, fed.records)], fed.names, settings.rounds, name)
         write_atomically(directory / "metrics.prom", text)
 
     if rest > 0:
@@ -338,10 +337,9 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
         log.warning("the model cannot be taken home as a bundle: %s", error)
 
 
-def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
-    """One line of a round, for a log; without groups of fewer than ``least`` test samples."""
-    mains = {name: (main_in(score), score) for name, score in large(record, least).items()}
-    scores = " ".join(f"{name} {main.brief(score[main.name])}{main.unit}" for name, (main, score) in mains.items())
+def log_line(record: Record) -> str:
+    """One line of a round, for a log."""
+    scores = " ".join(accuracies(record, 1))
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
     took = f", {record['seconds']:.1f} s" if "seconds" in record else ""
     return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}{took}" + f" (left out: {lost})" * bool(

@@ -17,7 +17,7 @@ from equipoise.metrics import definitions, performance
 from equipoise.metrics.classification import AREAS, CORRECT
 from equipoise.metrics.definitions import OWN, Statistic
 from equipoise.metrics.groups import OF_CLASS
-from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
+from equipoise.metrics.intervals import Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.privacy.suppression import enough
@@ -526,8 +526,13 @@ def _draws(runs: Runs) -> dict[str, Draws]:
 def _intervals(draws: Draws) -> Content:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
     alone = zip(draws.others.T, draws.observed, strict=True)
-    groups = [interval(Draws(others[:, None], observed[None]), "avg").percent for others, observed in alone]
-    return {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}}
+    mean = definitions.GROUPS[0]
+    groups = [interval(Draws(others[:, None], observed[None]), mean).percent for others, observed in alone]
+    return {"groups": groups, **_of_draws(definitions.GROUPS, draws)}
+
+
+def _of_draws(statistics: Iterable[Statistic], draws: Draws) -> dict[str, list[float] | None]:
+    return {each.key: interval(draws, each).percent for each in statistics if each.draws}
 
 
 def _tests(
@@ -537,7 +542,6 @@ def _tests(
     tested: Sequence[str],
     ranked: Callable[[Statistic], Collection[str]],
     draws: Mapping[str, Draws] | None = None,
-    over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
 ) -> tuple[dict[str, content.Versus], dict[str, content.Leader]]:
     """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
 
@@ -552,7 +556,6 @@ def _tests(
     tested : the methods that are compared, the first is the one that all others are compared with.
     ranked : those of them that can be the leading one of a column.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
-    over : what the columns are of such draws.
     """
     first, *others = tested
     versus: dict[str, Content] = {
@@ -566,7 +569,7 @@ def _tests(
         pairs = dict.fromkeys((label, first) for label in others)
         pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
         family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
-        _correct(family, column.key, draws or {}, over)
+        _correct(family, column, draws or {})
         for label in others:
             versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
         if rivals:
@@ -601,14 +604,9 @@ COUNTED: Final = ("n", "of_class")  # numbers of people
 OF_ONE_RUN: Final = ("intervals", "worst_class", "worst_recall")  # no numbers over seeds follow from these alone
 
 
-def _correct(
-    family: Mapping[tuple[str, str], Content],
-    key: str,
-    draws: Mapping[str, Draws],
-    over: Mapping[str, Callable[[Table], Table]],
-) -> None:
+def _correct(family: Mapping[tuple[str, str], Content], column: Statistic, draws: Mapping[str, Draws]) -> None:
     """Add to differences of two methods what depends on how many there are, and with one seed the intervals over test samples."""
-    sampled = [pair for pair in family if key in over and all(label in draws for label in pair)]
+    sampled = [pair for pair in family if column.draws and all(label in draws for label in pair)]
     p_values = np.array([test["p"] for test in family.values()], dtype=np.float64)  # None is NaN
     corrected = holm(p_values)
     judged = len(sampled) or int(np.isfinite(corrected).sum())
@@ -617,8 +615,8 @@ def _correct(
         test |= {"holm": _json(p_holm), "family": judged, "apart": bool(p_holm < 0.05), "seeds": len(test["each"])}
         test["level"] = 0.05 / max(1, judged - smaller)  # at which Holm's procedure tests this difference
         if (a, b) in sampled:
-            low, high = (100 * end for end in difference(draws[a], draws[b], key, over=over))
-            ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged, over)
+            low, high = (100 * end for end in difference(draws[a], draws[b], column))
+            ends = difference(draws[a], draws[b], column, 1 - 0.05 / judged)
             test |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
 
 
@@ -696,18 +694,14 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
     }
     able = [label for label in by_method if not failed[label] and not bounds[label]]
     statistics = columns.spread_of(shown[0].history.main)
-    versus, leaders = _tests(
-        statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
-    )
+    versus, leaders = _tests(statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws)
     numbers = ranges(shown)
     methods = [
         {
             "method": label,
             "seeds": list(seeds),
             **_by_column(statistics, seeds.values()),
-            "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
-            if label in draws
-            else None,
+            "intervals": _of_draws(definitions.INDICES, draws[label]) if label in draws else None,
             "failed": failed[label],
             "bound": bounds[label],
             "versus": versus.get(label),

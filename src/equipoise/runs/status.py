@@ -14,7 +14,7 @@ from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, M
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.records.history import LEAST
-from equipoise.records.record import Record
+from equipoise.records.record import Record, large
 from equipoise.runs.directory import finished
 from equipoise.system import own_code
 from equipoise.system.errors import RunError
@@ -76,7 +76,7 @@ def _read_status(directory: Path) -> RunStatus:
     last = _last(directory / METRICS)
     simulated = () if about.get("engine") == "flower" else manifest.get("client_names") or ()
     least = int(about.get("least_group") or LEAST)
-    standing = Standing.of(last, int(about.get("rounds") or len(last)), least, simulated)
+    standing = Standing.of([large(record, least, simulated) for record in last], int(about.get("rounds") or len(last)))
     process = holder(directory / LOCK)
     ended = str(last[-1].get("stopped", "")) if last else ""
     failure = _object(directory / FAILED)

@@ -30,7 +30,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.federation.preparation import recorded_of
-from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
+from equipoise.federation.standing import ProgressLog, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import SERVER
@@ -280,9 +280,9 @@ def compare(
             bar.update(task, advance=rounds - left)
 
             def shown(record: Record) -> None:
-                bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group, fed.simulated))
+                bar.update(task, advance=1, accuracy=accuracies(fed.judged(record)))
                 if lines.due(named, ends=fed.progress.t == rounds or "stopped" in record):
-                    standing = Standing.of(fed.records, rounds, fed.least_group, fed.simulated)
+                    standing = fed.standing(rounds)
                     more = (rounds - standing.round + later * rounds) * (standing.seconds or 0)
                     end = datetime.fromtimestamp(time.time() + more) if later else None
                     lines.say(named, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)
