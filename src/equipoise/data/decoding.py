@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, check_pixels, opened
+from equipoise.data.contents import DataError, check_pixels, opened, reason
 from equipoise.system.files import PART, cache_directory, locked
 from equipoise.system.workers import cores
 
@@ -78,6 +78,13 @@ def array(path: Path) -> NDArray[Any]:
     return np.array(pixels)
 
 
+def finite(numbers: NDArray[Any]) -> NDArray[Any]:
+    """The same numbers, none of which is NaN or infinite."""
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise ValueError("some of its numbers are not finite")
+    return numbers
+
+
 def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """Bytes: 0 up to ``low``, 255 from ``high`` on, linear and rounded between."""
     if numbers.dtype.kind in "iu" and numbers.dtype.itemsize == 2 and numbers.size > WORDS:  # each is worked out once
@@ -110,9 +117,7 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
         raise ValueError(f"expected numbers [H, W] or [H, W, C], found {pixels.dtype} {list(pixels.shape)}")
     if pixels.ndim == 3 and pixels.shape[2] == 2:
         raise ValueError(f"expected 1, 3 or more channels, found {list(pixels.shape)}")
-    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
-        raise ValueError("some of its numbers are not finite")
-    if pixels.dtype.kind == "f" and 0 < pixels.max() <= 1:
+    if finite(pixels).dtype.kind == "f" and 0 < pixels.max() <= 1:
         raise ValueError(f"expected numbers in 0..255, found none above {pixels.max():.3g}; multiply them by 255")
     if pixels.dtype != np.uint8:
         pixels = pixels.clip(0, 255).astype(np.uint8)
@@ -133,8 +138,7 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
             shown = shown.resize(sides, bilinear)
             left, top = round((shown.size[0] - width) / 2), round((shown.size[1] - height) / 2)
             shown = shown.crop((left, top, left + width, top + height))
-    made = np.asarray(shown)
-    return np.repeat(made[None], 3, axis=0) if made.ndim == 2 else np.ascontiguousarray(made.transpose(2, 0, 1))
+    return np.ascontiguousarray(np.asarray(shown.convert("RGB")).transpose(2, 0, 1))
 
 
 def decoded(files: Sequence[Path], side: Size, *, what: str, load: Load = picture, fit: Fit = "stretch") -> Path:
@@ -195,12 +199,19 @@ def kept(
     path = cache_directory() / f"{stem}.npy"
     if _whole(path, shape):
         return path
-    with _writable(what, path.parent):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_suffix(".lock"), wait=True):
             if not _whole(path, shape):  # another process may have made it meanwhile
-                _enough(what, path.parent, math.prod(shape))
+                needed, free = math.prod(shape), shutil.disk_usage(path.parent).free
+                if free < needed:
+                    raise OSError(f"they take {needed / 1e9:.1f} GB, and it has {free / 1e9:.1f} GB free")
                 _write(path, shape, images(), f"{doing} {what}, once")
+    except OSError as error:
+        raise DataError(
+            f"{what}: its decoded images cannot be kept in {path.parent} ({error.strerror or error}). "
+            "Make room there, or set EQUIPOISE_CACHE to a folder that can be written."
+        ) from error
     return path
 
 
@@ -232,35 +243,13 @@ def _whole(path: Path, shape: tuple[int, ...]) -> bool:
     return good
 
 
-@contextmanager
-def _writable(what: str, folder: Path) -> Iterator[None]:
-    """Turn a failure to write into one sentence that says what can be done."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{what}: its decoded images cannot be kept in {folder} ({error.strerror or error}). "
-            "Make room there, or set EQUIPOISE_CACHE to a folder that can be written."
-        ) from error
-
-
-def _enough(what: str, folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DataError(
-            f"{what}: its decoded images take {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free. "
-            "Make room there, or set EQUIPOISE_CACHE to a folder that has it."
-        )
-
-
 def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> NDArray[np.uint8]:
     """One image as uint8 [3, height, width]."""
     try:
         return resized(load(path), size, fit)
     except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
-        reason = (str(error) or type(error).__name__).rstrip(".")
         raise DataError(
-            f"{path}: this image cannot be decoded ({reason}). Replace it by a good copy, or remove it."
+            f"{path}: this image cannot be decoded ({reason(error)}). Replace it by a good copy, or remove it."
         ) from error
 
 

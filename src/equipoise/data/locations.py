@@ -95,11 +95,6 @@ def where_from(names: Sequence[str], root: Path) -> str:
     return f"{' and '.join(commands)} {says} where to get {them}."
 
 
-def is_system_error(error: Exception) -> bool:
-    """Whether an error came from the system, such as a permission that is missing, and not from what is in a file."""
-    return isinstance(error, OSError) and error.errno is not None
-
-
 def facts(paths: Iterable[Path]) -> dict[str, Any]:
     """What a record of a run says about files: by name, how many bytes they have and which, as a sha256."""
     return {"files": {path.name: {"bytes": path.stat().st_size, "sha256": digest(path)} for path in paths}}

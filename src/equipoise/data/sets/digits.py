@@ -6,14 +6,15 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import Contents, DataError, check_bytes, lines
-from equipoise.data.locations import Files, facts, find, is_system_error
+from equipoise.data.contents import Contents, DataError, check_bytes, explain_damage, lines, read_matlab
+from equipoise.data.locations import Files, facts, find
 from equipoise.system.text import plural
 
 DIGITS = tuple("0123456789")
@@ -43,16 +44,13 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     magic, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
     content = bytearray()  # grows in place, and can be written to, which torch wants
     shape: tuple[int, ...] = ()
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content += file.read(start)
-            if content[:4] == magic and len(content) == start:
-                shape = struct.unpack(f">{dimensions}I", content[4:])
-                check_bytes(path, math.prod(shape))
-            while len(content) <= start + math.prod(shape) and (chunk := file.read(1 << 18)):  # no more than declared
-                content += chunk
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
+    with _unpacking(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content += file.read(start)
+        if content[:4] == magic and len(content) == start:
+            shape = struct.unpack(f">{dimensions}I", content[4:])
+            check_bytes(path, math.prod(shape))
+        while len(content) <= start + math.prod(shape) and (chunk := file.read(1 << 18)):  # no more than declared
+            content += chunk
     if content[:4] != magic or len(content) < start:
         raise DataError(
             f"{path}: expected an idx file of bytes in {plural(dimensions, 'dimension')}, which begins with "
@@ -64,6 +62,11 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
             f"{length}{' or more' * (length > math.prod(shape))}. It is cut short or damaged: get it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _unpacking(path: Path) -> AbstractContextManager[None]:
+    kinds = (OSError, EOFError, UnicodeDecodeError, zlib.error)
+    return explain_damage(f"{path}: cannot be unpacked", "It is damaged or cut short: get it again.", kinds)
 
 
 def astray(name: str, root: Path) -> str:
@@ -99,25 +102,11 @@ SYNTH = {
 
 def read_mat(paths: Sequence[Path]) -> Contents:
     """Images uint8 [n, 3, 32, 32] of one file: ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0."""
-    from scipy.io import loadmat, whosmat
-
     (path,) = paths
-    try:
-        for _, shape, kind in whosmat(path):
-            check_bytes(path, math.prod(shape) * (1 if kind == "uint8" else 8))
-        content = loadmat(path, variable_names=["X", "y"])
-        images, digits = content["X"], content["y"].reshape(-1)
-    except KeyError as error:
-        raise DataError(f"{path}: expected the variables X and y; {error} is missing. Get it again.") from None
-    except DataError:
-        raise
-    except Exception as error:  # SciPy raises many kinds for a damaged file
-        if is_system_error(error):
-            raise
-        raise DataError(
-            f"{path}: cannot be read_mat as a MATLAB 5 file ({type(error).__name__}: {error}). "
-            "It is damaged or cut short: get it again."
-        ) from None
+    _, content = read_matlab(path, lambda names: ("X", "y"))
+    if missing := sorted({"X", "y"} - content.keys()):
+        raise DataError(f"{path}: expected the variables X and y; {missing[0]!r} is missing. Get it again.")
+    images, digits = content["X"], content["y"].reshape(-1)
     if images.ndim == 3:  # MATLAB drops a last dimension of one
         images = images[..., None]
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3) or images.size == 0:
@@ -155,17 +144,12 @@ def read_usps(paths: Sequence[Path]) -> Contents:
     (path,) = paths
     opened = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
     pixels, digits = bytearray(), []
-    try:
-        with opened(path, "rt", encoding="ascii") as file:
-            for number, line in enumerate(lines(file, path), 1):
-                if words := line.split():
-                    digit, image = _parsed(words, f"{path}, line {number}", path.suffix != ".bz2")
-                    digits.append(digit)
-                    pixels += image.tobytes()
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        if is_system_error(error):
-            raise
-        raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
+    with _unpacking(path), opened(path, "rt", encoding="ascii") as file:
+        for number, line in enumerate(lines(file, path), 1):
+            if words := line.split():
+                digit, image = _parsed(words, f"{path}, line {number}", path.suffix != ".bz2")
+                digits.append(digit)
+                pixels += image.tobytes()
     if not digits:
         raise DataError(f"{path}: expected a digit on every line; found no line. Get it again.")
     x = torch.frombuffer(pixels, dtype=torch.uint8).view(-1, 1, SIDE, SIDE)

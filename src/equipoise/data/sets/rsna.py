@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import Contents, DataError, check_pixels
+from equipoise.data.contents import Contents, DataError, check_pixels, explain_damage
 from equipoise.data.decoding import Load, levels, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.pictures import pydicom_package
-from equipoise.data.sets.image_lists import divided, ids, mapped, sample, weight
+from equipoise.data.sets.image_lists import contents, divided, ids, sample
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def read(
         chosen, about = selected(table, lists, n, seed, group_by)
         files = [table.parent / "stage_2_train" / f"{name}.dcm" for name in chosen[split]]
         load = loader(window)
-    data = mapped(files, chosen[split].values(), side, f"{NAME} {split} {window}", load)
-    return Contents(data, CLASSES, tuple(chosen[split]), about={"window": window, **about, **weight(files)})
+    about = {"window": window, **about}
+    return contents(f"{NAME} {split} {window}", files, chosen[split], CLASSES, side, about, load=load)
 
 
 def folder(window: str) -> str:
@@ -213,12 +213,8 @@ def _slice(path: Path) -> Dataset:
 
 def _patient(folder: Path, name: str) -> str:
     path = folder / f"{name}.dcm"
-    try:
+    with explain_damage(f"{path}: its PatientID cannot be read", ""):  # pydicom raises many kinds
         return str(_pydicom().dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"]).PatientID)
-    except DataError:
-        raise
-    except Exception as error:  # pydicom raises many kinds for a damaged file
-        raise DataError(f"{path}: its PatientID cannot be read ({error}).") from error
 
 
 def _pydicom() -> Any:
