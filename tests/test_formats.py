@@ -120,7 +120,7 @@ def test_leaf_in_python_and_on_the_command_line(
         ({"users": ["a", "b", "c"]}, "cannot be read as JSON of LEAF .*'c' is missing"),
         ({"num_samples": [4, 3]}, "user b: 4 samples and 4 labels, num_samples is 3"),
         ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1, 2], [1]], "y": [0, 1]}}, "num_samples": [1, 2]}, "different lengths"),
-        ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1]], "y": [0]}}, "num_samples": [1, 1]}, r"\[2\] of user a, \[1\] of user b"),
+        ({"user_data": {"a": {"x": [[1, 2]], "y": [0]}, "b": {"x": [[1]], "y": [0]}}, "num_samples": [1, 1]}, r"\[2\] of user a and numbers \[1\] of user b"),
         ({"user_data": {"a": {"x": ["so it was"], "y": ["s"]}, "b": {"x": ["and"], "y": ["t"]}}, "num_samples": [1, 1]}, "2 problems:.*x holds text .*take numbers"),
         ({"user_data": {"a": {"x": [["id", "a tweet"]], "y": [0]}, "b": {"x": [[1, 2]], "y": [1]}}, "num_samples": [1, 1]}, "x holds text .'id'"),
         ({"user_data": {"a": {"x": [[1, 2]], "y": [[0, 1]]}, "b": {"x": [[1, 2]], "y": [1]}}, "num_samples": [1, 1]}, r"a label is \[0, 1\]"),
@@ -312,7 +312,7 @@ def test_bytes_of_one_client_and_shares_of_another_are_not_put_together(tmp_path
         "import numpy as np\ny = np.arange(6) % 2\n"
         "def clients():\n    return {'a': (np.zeros((6, 1, 8, 8), np.uint8), y), 'b': (np.zeros((6, 1, 8, 8)), y)}\n"
     )
-    with pytest.raises(DataError, match=r"must be bytes \(uint8\), or of none; found a uint8, b float64"):
+    with pytest.raises(DataError, match=r"of one type and shape; found uint8 \[1, 8, 8\] of a and numbers \[1, 8, 8\] of b"):
         read_user_data(f"{tmp_path / 'mine.py'}:clients")
 
 

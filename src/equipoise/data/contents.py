@@ -71,7 +71,7 @@ def explain_damage(expected: str, advice: str, kinds: tuple[type[Exception], ...
     try:
         yield
     except kinds as error:
-        if isinstance(error, DataError) or (isinstance(error, OSError) and error.errno is not None):
+        if isinstance(error, DataError | MemoryError) or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise DataError(f"{expected} ({reason(error)}). {advice}".rstrip()) from None
 
