@@ -312,7 +312,9 @@ def test_bytes_of_one_client_and_shares_of_another_are_not_put_together(tmp_path
         "import numpy as np\ny = np.arange(6) % 2\n"
         "def clients():\n    return {'a': (np.zeros((6, 1, 8, 8), np.uint8), y), 'b': (np.zeros((6, 1, 8, 8)), y)}\n"
     )
-    with pytest.raises(DataError, match=r"of one type and shape; found uint8 \[1, 8, 8\] of a and numbers \[1, 8, 8\] of b"):
+    with pytest.raises(
+        DataError, match=r"of one type and shape; found uint8 \[1, 8, 8\] of a and numbers \[1, 8, 8\] of b"
+    ):
         read_user_data(f"{tmp_path / 'mine.py'}:clients")
 
 

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import ROW, DataError, check_bytes, lines
+from equipoise.data.contents import ROW, DataError, check_bytes, explain_damage, lines
 from equipoise.data.tables.cells import Raw, Words
 from equipoise.data.tables.columns import Columns, listed, option
 from equipoise.data.tables.schema import EXPONENT
@@ -39,6 +39,9 @@ CHUNK = 1 << 21  # cells that are text at once
 LEAST = 50  # rows in which they are looked for in wide tables
 FIRST = 1000  # rows in which columns of numbers are looked for
 SHOWN = 10  # lines in an error
+# why lines are no rows
+COMMENTS = "lines that begin with # are comments and left out"
+REPEATS, EMPTY = "lines that repeat the header are left out", "rows without any content are left out"
 FEW = 200  # different fractions, which may be codes
 BLOCK = 1 << 20  # numbers that are looked at at once
 ROUNDING = 1e-6  # of thousandths
@@ -96,15 +99,7 @@ class Delimited:
 
     def words(self, names: Sequence[str]) -> dict[str, list[str]]:
         """The cells of some columns as text."""
-        where = self._places(names)
-        if self._whole:
-            cells = {name: [row[k] for row in self.head] for name, k in zip(names, where, strict=True)}
-            return {
-                name: [plain_cell("\n".join(cell.splitlines()) if "\r" in cell else cell) for cell in column]
-                for name, column in cells.items()
-            }
-        frame: Any = self._read(where, str) if names else {}
-        return {name: [*map(plain_cell, frame[k])] for name, k in zip(names, where, strict=True)}
+        return {name: [text.words[k] for k in text.codes.tolist()] for name, text in self._text(names).items()}
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
         """Some columns as numbers, where every cell is one or empty, or else as text; those of ``text``, whose numbers have signs, in any case."""
@@ -124,13 +119,7 @@ class Delimited:
         rounds = [place[name] in self.rounds for name in fitting]
         good[good] = ~self._doubtful(x[good], [cells[name] for name in fitting], rounds)
         numeric = {name: values for name, values, fits in zip(number, x, good, strict=True) if fits}
-        others = [name for name in names if name not in numeric]
-        words = (
-            {name: Words.from_text([*map(plain_cell, cells[name])]) for name in others}
-            if self._whole
-            else self._text(others)
-        )
-        read = {**numeric, **words}
+        read = {**numeric, **self._text([name for name in names if name not in numeric])}
         return {name: read[name] for name in names}
 
     @property
@@ -142,7 +131,8 @@ class Delimited:
         """Columns of numbers [D, n]."""
         where = self._places(names)
         if not self._whole and names:
-            return self._read(where, np.float64).to_numpy(np.float64).T
+            frames = [*self._frames(where, np.float64, len(self) + 1)]  # one, and then that it has all rows
+            return frames[0].to_numpy(np.float64).T
         x = np.empty((len(names), len(self)))
         for k, row in enumerate(self.head):
             cells = [row[place] for place in where]
@@ -198,12 +188,18 @@ class Delimited:
 
     def _text(self, names: Sequence[str]) -> dict[str, Words]:
         """Some columns as text, of which different cells are kept once."""
+        places = self._places(names)
+        if self._whole:
+            return {
+                name: Words.from_text([plain_cell(row[k]) for row in self.head])
+                for name, k in zip(names, places, strict=True)
+            }
         import pandas as pd
 
         code: list[dict[str, int]] = [{} for _ in names]
         codes = [np.empty(len(self), np.int32) for _ in names]
         first = 0
-        for frame in self._frames(self._places(names), str, max(1, CHUNK // max(1, len(names)))) if names else ():
+        for frame in self._frames(places, str, max(1, CHUNK // max(1, len(names)))) if names else ():
             for k, column in enumerate(frame):
                 part, words = pd.factorize(frame[column])
                 place = np.array([code[k].setdefault(plain_cell(word), len(code[k])) for word in words], np.int32)
@@ -214,10 +210,6 @@ class Delimited:
     def _places(self, names: Sequence[str]) -> list[int]:
         place = {name: k for k, name in enumerate(self.names)}
         return [place[name] for name in names]
-
-    def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
-        frames = [*self._frames(where, dtype, len(self) + 1)]  # one, and then that it has all rows
-        return frames[0]
 
     def open_quotes(self) -> DataError:
         """That a quotation mark is not closed, or pandas finds other rows."""
@@ -256,22 +248,18 @@ def read(path: Path, columns: Columns) -> Delimited:
     sep = None if columns.sep is None else SPOKEN.get(columns.sep, columns.sep)
     if sep is not None and (len(sep) != 1 or sep in '"\r\n#' or sep.isalnum()):
         raise DataError(f"{path}: sep must be one sign between cells, or tab or space; found {columns.sep!r}.")
-    encoding = columns.encoding or "UTF-8"
-    try:
-        encoding = _encoding(path, columns.encoding)
-        return replace(_structure(path, encoding, sep, decimal), declared=columns.decimal is not None)
-    except UnicodeError as error:
-        other = option("encoding", "latin-1" if encoding.lower().startswith("utf") else "utf-8")
-        raise DataError(
-            f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error}). "
-            f"Save it as UTF-8; or, if it is text of Western Europe: {other}."
-        ) from None
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read as a table ({error}). Expected UTF-8 text with a header.") from None
-    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        if path.suffix.lower() not in COMPRESSED:
-            raise
-        raise DataError(f"{path} cannot be unpacked ({error}). Pack it again.") from None
+    encoding, unpacking = columns.encoding or "UTF-8", (EOFError, OSError, lzma.LZMAError, zlib.error)
+    text = explain_damage(f"{path} cannot be read as a table", "Expected UTF-8 text with a header.", (csv.Error,))
+    with explain_damage(f"{path} cannot be unpacked", "Pack it again.", unpacking), text:
+        try:
+            encoding = _encoding(path, columns.encoding)
+            return replace(_structure(path, encoding, sep, decimal), declared=columns.decimal is not None)
+        except UnicodeError as error:
+            other = option("encoding", "latin-1" if encoding.lower().startswith("utf") else "utf-8")
+            raise DataError(
+                f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error}). "
+                f"Save it as UTF-8; or, if it is text of Western Europe: {other}."
+            ) from None
 
 
 def opened(path: Path, encoding: str, newline: str | None = "") -> TextIO:
@@ -361,48 +349,43 @@ def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]]
     """The table with its names and with what of its records is rows, which are as long as the header."""
     path, skipped = table.path, list[int]()
     header, above = _header(path, records, hinted, skipped)
-    repeats = list[str]()
-    comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
-    kept, head, row, codes, rounds = array("q"), list[list[str]](), header, set[int](), set[int]()
+    left_out: dict[str, list[str]] = {COMMENTS: [f"{above} above the header"] * bool(above), REPEATS: [], EMPTY: []}
+    ragged, trailing = list[tuple[int, int]](), False
+    rows, head, row, codes, rounds = array("q"), list[list[str]](), header, set[int](), set[int]()
     n, at = len(header), skipped[-1] if header else 0
     most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
     check_bytes(path, n * (ROW + 8 * most))
     names = _names(path, header)
     for k, (line, row) in records:
-        size = len(kept)
+        filled, closed, reason = _filled(row), len(row) == n + 1 and not row[-1].strip(), ""
+        fits = closed or len(row) == n
         if row == header and n > 1:
+            reason = REPEATS
+        elif not filled:
+            reason = EMPTY
+        elif not fits and row[0].startswith("#"):
+            reason = COMMENTS
+        if reason:
             skipped.append(k)
-            repeats.append(f"line {line}")
-        elif len(row) == n and _filled(row):
-            kept.append(line)
-        elif not _filled(row):
-            skipped.append(k)
-            if len(row) > 1:
-                empty.append(f"line {line}")
-        elif len(row) == n + 1 and not row[-1].strip():
-            kept.append(line)
-            trailing = True
-        elif row[0].startswith("#"):
-            skipped.append(k)
-            comments.append(f"line {line}")
-        else:
-            kept.append(line)
+            if filled or len(row) > 1:
+                left_out[reason].append(f"line {line}")
+            continue
+        rows.append(line)
+        trailing = trailing or closed
+        if not fits:
             ragged.append((line, len(row)))
-        if size < len(kept) <= most:
+        if len(rows) <= most:
             head.append(row)
         elif ODD.search("\n".join(row) + "\n"):
             codes.update(j for j, cell in enumerate(row) if CODES.match(f"{cell}\n"))
             rounds.update(j for j, cell in enumerate(row) if cell.rstrip().endswith(".000"))
     if ragged:
-        raise DataError(_ragged(path, n, ragged, len(kept)))
-    left = {
-        "lines that begin with # are comments and left out": comments,
-        "lines that repeat the header are left out": repeats,
-        "rows without any content are left out": empty,
-    }
-    notes = [f"{path.name}: {what}: {listed(where)}." for what, where in left.items() if where]
+        raise DataError(_ragged(path, n, ragged, len(rows)))
+    notes = [f"{path.name}: {reason}: {listed(places)}." for reason, places in left_out.items() if places]
+    # lines in a cell end as pandas gives them
+    head = [[cell.replace("\r\n", "\n").replace("\r", "\n") for cell in row] for row in head]
     head = [row + [""] * (n + trailing - len(row)) for row in head]
-    table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
+    table = replace(table, names=names, lines=rows, skipped=tuple(skipped), width=n + trailing, header=at)
     if _open(row):
         raise table.open_quotes()
     return replace(table, head=head, notes=tuple(notes), codes=frozenset(codes), rounds=frozenset(rounds))
