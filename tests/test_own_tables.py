@@ -9,6 +9,7 @@ import io
 import lzma
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -752,7 +753,7 @@ def test_parquet_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="cannot be read as a Parquet file"):
         read_user_data(path)
-    monkeypatch.setattr("equipoise.data.formats.table.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match="need the package pyarrow: pip install pyarrow"):
         read_user_data(path)
 

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
@@ -74,6 +75,14 @@ def explain_damage(expected: str, advice: str, kinds: tuple[type[Exception], ...
         if isinstance(error, DataError | MemoryError) or (isinstance(error, OSError) and error.errno is not None):
             raise
         raise DataError(f"{expected} ({reason(error)}). {advice}".rstrip()) from None
+
+
+def optional_package(name: str, readers: str, install: str, advice: str = "") -> Any:
+    """A package that some files need; ``install`` is what pip installs for them."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise DataError(f"{readers} need the package {name}: pip install {install}.{advice}") from None
 
 
 # the size that a file declares, compared with the room for it before it is read

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, check_pixels, opened, reason
+from equipoise.data.contents import DataError, check_pixels, opened, optional_package, reason
 from equipoise.data.decoding import ahead, array, bar, colours, dated, finite, kept, levels, resized
 from equipoise.system import hashes
 from equipoise.system.files import ANYWHERE, open_regular
@@ -475,11 +475,7 @@ def is_dicom(source: IO[bytes]) -> bool:
 
 def pydicom_package(hint: str = "") -> Any:
     """The package that reads them."""
-    try:
-        import pydicom
-    except ImportError:
-        raise DataError(f"DICOM files need the package pydicom: pip install 'equipoise[medical]'.{hint}") from None
-    return pydicom
+    return optional_package("pydicom", "DICOM files", "'equipoise[medical]'", hint)
 
 
 def dicom_pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, bool]:

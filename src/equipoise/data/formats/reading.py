@@ -97,15 +97,11 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
 def _read(path: Path, columns: Columns) -> UserData:
     from equipoise.data.formats import arrays, folders, table
-    from equipoise.data.formats.delimited import COMPRESSED
 
-    packed = [f"{text}{ending}" for text in table.TEXT for ending in COMPRESSED]
     readers = {**dict.fromkeys(table.SUFFIXES, table.read), ".npz": arrays.npz, ".mat": arrays.matlab}
-    readers |= dict.fromkeys(packed, table.read)
 
     def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
-        last_two = Path(file.stem).suffix + file.suffix
-        return readers.get(last_two.lower()) or readers.get(file.suffix.lower())
+        return table.read if table.is_text(file) else readers.get(file.suffix.lower())
 
     if path.is_file():
         if path.suffix.lower() == ".json":
@@ -113,7 +109,9 @@ def _read(path: Path, columns: Columns) -> UserData:
         if (read := reader(path)) is None:
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
             endings = ", ".join([*readers, ".json of LEAF"])
-            raise DataError(f"{path}: expected a folder, or a file that ends in {endings}.{advice}")
+            raise DataError(
+                f"{path}: expected a folder, or a file that ends in {endings}; a text may be packed.{advice}"
+            )
         return read(path, columns)
     if parts := arrays.leaf_parts(path):
         return arrays.from_leaf(path, columns, parts)

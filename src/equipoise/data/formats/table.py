@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import ROW, DataError, check_bytes, check_zip
+from equipoise.data.contents import ROW, DataError, check_bytes, check_zip, explain_damage, optional_package
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless
@@ -130,20 +129,18 @@ def parquet(path: Path) -> Frame:
     """Read a Parquet file, by pandas and the package pyarrow."""
     import pandas as pd
 
-    pa, pq = _package(path, "pyarrow", "Parquet", "pyarrow"), import_module("pyarrow.parquet")
-    try:
+    pa = optional_package("pyarrow", f"{path}: Parquet files", "pyarrow", " Or write a .csv file.")
+    pq = import_module("pyarrow.parquet")
+    damaged = (pa.ArrowException, OSError, ValueError)
+    with explain_damage(f"{path} cannot be read as a Parquet file", "Write it again.", damaged):
         with pq.ParquetFile(path) as file:
             about = file.metadata
-            check_bytes(path, sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups)))
             groups = [about.row_group(k) for k in range(about.num_row_groups)]
-            check_bytes(path, 8 * sum(group.column(k).num_values for group in groups for k in range(group.num_columns)))
-            check_bytes(path, 8 * about.num_rows * about.num_columns)
+            values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
+            check_bytes(path, 8 * max(values, about.num_rows * about.num_columns))
+            check_bytes(path, sum(group.total_byte_size for group in groups))
         _check_repeated(path, pq)
         frame = pd.read_parquet(path, engine="pyarrow", dtype_backend="numpy_nullable")
-    except DataError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file ({error}).") from None
     index = {name: frame.index.get_level_values(k) for k, name in enumerate(frame.index.names) if name is not None}
     for name, values in reversed(index.items()):
         if name not in frame.columns:
@@ -178,8 +175,8 @@ def excel(path: Path) -> Frame:
     """Read the only sheet with anything in it of an Excel file, by the package openpyxl; formulas are what Excel stored as their result."""
     import pandas as pd
 
-    openpyxl = _package(path, "openpyxl", "Excel", "'equipoise[excel]'")
-    try:
+    openpyxl = optional_package("openpyxl", f"{path}: Excel files", "'equipoise[excel]'", " Or write a .csv file.")
+    with explain_damage(f"{path} cannot be read as an Excel file", "Save it again."):  # openpyxl raises many kinds
         with zipfile.ZipFile(path) as file:
             check_zip(file, GROWTH)
             parts = [part for part in file.namelist() if part.startswith("xl/worksheets/sheet")]
@@ -187,10 +184,6 @@ def excel(path: Path) -> Frame:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         sheets = {sheet.title: _rows(path, sheet) for sheet in book.worksheets}
         book.close()
-    except DataError:
-        raise
-    except Exception as error:  # openpyxl raises many kinds for a damaged file
-        raise DataError(f"{path} cannot be read as an Excel file ({type(error).__name__}: {error}).") from None
     filled = [name for name, rows in sheets.items() if rows]
     if len(filled) != 1:
         several = f"several sheets with content ({listed(filled)}). Save the one that counts as a file of its own"
@@ -224,12 +217,6 @@ def _rows(path: Path, sheet: Any) -> dict[int, list[Any]]:
             if wider or not k % FEW:  # all become as wide as the widest
                 check_bytes(path, len(rows) * (ROW + 8 * widest))
     return rows
-
-
-def _package(path: Path, name: str, files: str, install: str) -> Any:
-    if find_spec(name) is None:
-        raise DataError(f"{path}: {files} files need the package {name}: pip install {install}. Or write a .csv file.")
-    return import_module(name)
 
 
 TYPED = {".parquet": parquet, ".xlsx": excel}
