@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,10 +31,10 @@ DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path that holds on one ma
 class _Tree:
     """Image files below a folder, with the folders they are in; other files; folders without an image; and what systems write."""
 
-    images: tuple[tuple[tuple[str, ...], Path], ...]
-    others: tuple[Path, ...]
-    empty: tuple[tuple[str, ...], ...]
-    systems: tuple[Path, ...]
+    images: list[tuple[tuple[str, ...], Path]] = field(default_factory=list)
+    others: list[Path] = field(default_factory=list)
+    empty: list[tuple[str, ...]] = field(default_factory=list)
+    systems: list[Path] = field(default_factory=list)
 
 
 def read(top: Path, columns: Columns) -> UserData:
@@ -82,38 +82,30 @@ def _notes(top: Path, tree: _Tree) -> Iterator[str]:
 
 
 def _tree(top: Path) -> _Tree:
-    images: list[tuple[tuple[str, ...], Path]] = []
-    others: list[Path] = []
-    empty: list[tuple[str, ...]] = []
-    systems: list[Path] = []
+    tree = _Tree()
 
-    def walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> int:
-        here = folder.resolve()
+    def walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> None:
+        here, before = folder.resolve(), len(tree.images) + len(tree.empty)
         if here in above:
             raise DataError(f"{folder} is a link to a folder that it is in. Remove the link.")
-        count = 0
         for path in sorted(folder.iterdir()):
             if is_system_file(path.name):
-                systems.append(path)
+                tree.systems.append(path)
+            elif path.name.startswith("."):
                 continue
-            if path.name.startswith("."):
-                continue
-            if path.is_dir():
-                count += walk(path, (*parts, path.name), (*above, here))
+            elif path.is_dir():
+                walk(path, (*parts, path.name), (*above, here))
             elif not path.exists():
                 raise DataError(f"{path} is a link to a file that does not exist. Correct the link, or remove it.")
             elif path.suffix.lower() in SUFFIXES or _without_suffix(path):
-                images.append((parts, path))
-                count += 1
+                tree.images.append((parts, path))
             else:
-                others.append(path)
-        if not count and parts:
-            empty.append(parts)
-        return count
+                tree.others.append(path)
+        if len(tree.images) + len(tree.empty) == before and parts:  # only the lowest empty folders are named
+            tree.empty.append(parts)
 
     walk(top, (), ())
-    within = {parts[:k] for parts in empty for k in range(1, len(parts))}  # only the lowest empty folders are named
-    return _Tree(tuple(images), tuple(others), tuple(e for e in empty if e not in within), tuple(systems))
+    return tree
 
 
 def _without_suffix(path: Path) -> bool:
