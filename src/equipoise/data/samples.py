@@ -763,15 +763,7 @@ def _sample(dataset: Dataset[Any], row: int, who: str, target: torch.dtype) -> B
     given, y, s = parts(dataset[row], who, f"sample {row} must be a pair (x, label)")
     x: Inputs = tree_map(lambda leaf: leaf.unsqueeze(0), as_inputs(given, which))
     codes = None if s is None else _codes(tensor(s, which, "s").reshape(1, -1), which, 1)
-    if target.is_floating_point:
-        number = tensor(y, which, "y").reshape(-1)
-        _check_targets(number, which)
-        return Batch(x, number.to(target), codes)
-    try:
-        label = int(y)
-        whole = bool(label == y)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        whole = False
-    if not whole:
-        raise TypeError(f"{who}: the label of sample {row} must be a whole number; found {str(y)[:80]}.")
-    return Batch(x, torch.tensor([label], dtype=target), codes)
+    number = tensor(y, which, "y").reshape(1, -1)
+    number = number[0] if number.numel() == 1 else number
+    _check_targets(number, which) if target.is_floating_point else _check_labels(number, which)
+    return Batch(x, number.to(target), codes)
