@@ -325,7 +325,7 @@ def test_bytes_of_one_client_and_shares_of_another_are_not_put_together(tmp_path
         ("x.npy", r"np\.savez\('data\.npz', x=x, y=y\)"),
         ("t.xls", r"as \.xlsx or CSV"),
         ("t.zip", "Unpack it"),
-        ("t.txt", r"\.json of LEAF; a text may be packed\.$"),
+        ("t.txt", r"\.json of LEAF; text may be packed\.$"),
     ],
 )
 def test_files_that_are_not_read_say_what_to_do(tmp_path: Path, name: str, said: str) -> None:
@@ -343,7 +343,7 @@ def test_files_that_are_not_read_say_what_to_do(tmp_path: Path, name: str, said:
         (RNG.integers(0, 256, (8, 9, 3, 24), dtype=np.uint8), (3, 8, 9), "has the samples last"),
         (RNG.integers(0, 256, (8, 9, 24), dtype=np.uint8), (1, 8, 9), "has the samples last"),
         (RNG.integers(0, 256, (24, 8, 9), dtype=np.uint8), (1, 8, 9), ""),
-        (RNG.normal(size=(24, 24)), (24,), "as many rows as columns; a row is taken as a sample"),
+        (RNG.normal(size=(24, 24)), (24,), "as many rows as columns; rows are taken as samples"),
     ],
 )
 def test_matlab(tmp_path: Path, x: np.ndarray[Any, Any], shape: tuple[int, ...], note: str) -> None:
@@ -837,9 +837,7 @@ def test_excel_errors_are_missing_and_words_stay(tmp_path: Path) -> None:
 def test_excel_formulas_have_their_stored_result(tmp_path: Path) -> None:
     rows = [[*row, f"=A{k + 2}*2"] for k, row in enumerate(BODY)]
     path = workbook(tmp_path / "t.xlsx", Data=[[*HEAD, "twice"], *rows])
-    with pytest.raises(
-        DataError, match=r"formulas without a stored result\. Open it in Excel or LibreOffice, and save it there"
-    ):
+    with pytest.raises(DataError, match=r"formulas without a stored result\. Open and save it in Excel or LibreOffice"):
         read_user_data(path)
     with zipfile.ZipFile(path) as file:
         parts = {name: file.read(name) for name in file.namelist()}

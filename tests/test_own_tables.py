@@ -485,7 +485,7 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
         ("a,label\n1,x,\n2,y,z\n", r"line 3 has 3\. A cell that holds the separator must be in quotation marks"),
         ("#a,label\n1,x\n2,y\n", "a line that begins with # has as many cells as the line below it"),
         ("a,a,b,b,label\n", "two columns are called 'a', 'b'. Rename one of each"),
-        ("a,label\n1\0,x\n", r"line 2 holds a NUL.*--set encoding=utf-16-le"),
+        ("a,label\n1\0,x\n", r"line 2 has a NUL.*--set encoding=utf-16-le"),
         ("a,label\n1,\"x\n2,y\n", "a quotation mark is opened and not closed"),
         ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"(?s)has 4 problems:\s\(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
          r".*\(3\) column client: .*\(4\) column v: 1 of 3 is no number \('oops' in line 4\)"),
@@ -603,7 +603,7 @@ def test_an_index_is_no_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_columns_that_count_are_said_of_arrays_and_not_of_a_few_rows(tmp_path: Path) -> None:
     x = np.stack([np.arange(12), np.arange(12) * 7 % 11], 1)
     np.savez(tmp_path / "t.npz", x=x, y=np.arange(12) % 2)
-    assert "x[:, 0] holds nothing but the numbers of the rows" in read_user_data(tmp_path / "t.npz").notes[0]
+    assert "x[:, 0] holds only the numbers of the rows" in read_user_data(tmp_path / "t.npz").notes[0]
     few = [("v", "label"), *((k, "xy"[k % 2]) for k in range(5))]
     assert read_user_data(write(tmp_path / "t.csv", few)).features == ("v",)  # by chance, perhaps
 

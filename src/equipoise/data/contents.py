@@ -114,9 +114,7 @@ def check_pixels(*sides: int) -> None:
     limit = _limit()
     if (pixels := math.prod(sides)) > limit:
         size = " x ".join(f"{side:,}" for side in sides)
-        raise ValueError(
-            f"it declares {size} pixels, and at most {limit:,} are decoded; if it is right, set {SWITCH}={pixels}"
-        )
+        raise ValueError(f"it has {size} pixels; at most {limit:,} are decoded; if it is right, set {SWITCH}={pixels}")
 
 
 def _limit() -> int:
@@ -154,9 +152,7 @@ def check_zip(archive: zipfile.ZipFile, growth: float = 1) -> None:
     """
     for member in archive.infolist():
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise zipfile.BadZipFile(
-                f"{member.filename} is packed in the way {member.compress_type}, expected is deflate"
-            )
+            raise zipfile.BadZipFile(f"{member.filename} is packed in way {member.compress_type}, expected is deflate")
     check_bytes(archive.filename, int(growth * sum(member.file_size for member in archive.infolist())))
 
 
@@ -215,9 +211,7 @@ def lines(file: TextIO, path: Path) -> Iterator[str]:
         number += 1
         size += len(line) + ROW
         if len(line) > LINE:
-            raise DataError(
-                f"{path}, line {number} has more than {LINE:,} characters, and no line of a table is so long."
-            )
+            raise DataError(f"{path}, line {number} has more than {LINE:,} characters, as no line of a table has.")
         if size > looked:
             check_bytes(path, size)
             looked = size + LOOK

@@ -248,9 +248,7 @@ def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "s
     try:
         return resized(load(path), size, fit)
     except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
-        raise DataError(
-            f"{path}: this image cannot be decoded ({reason(error)}). Replace it by a good copy, or remove it."
-        ) from error
+        raise DataError(f"{path}: this image cannot be decoded ({reason(error)}). Replace or remove it.") from error
 
 
 def ahead(make: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:

@@ -53,9 +53,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
                 f"{self.path}: expected uint8 images [n, C, H, W]; found {images.dtype} {images.shape}{order}."
             )
         if len(self.rows) != len(self.targets):
-            raise ValueError(
-                f"{self.path}: {len(self.rows)} images and {len(self.targets)} labels; they must be as many."
-            )
+            raise ValueError(f"{self.path}: {len(self.rows)} images and {len(self.targets)} labels; expected as many.")
         if self.s is not None:
             if self.s.dim() != 2 or len(self.s) != len(self.rows):
                 raise ValueError(

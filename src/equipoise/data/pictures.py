@@ -356,7 +356,7 @@ class Pictures:
         if len(broken) == 1:
             [(k, fault)] = broken.items()
             raise DataError(
-                f"{self.what}, {self.names[k]}: this image cannot be decoded ({fault}). Replace it by a good copy, or remove it."
+                f"{self.what}, {self.names[k]}: this image cannot be decoded ({fault}). Replace or remove it."
             )
         if broken:
             alike = grouped((fault, self.names[k]) for k, fault in [*broken.items()][:SHOWN])

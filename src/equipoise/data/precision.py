@@ -70,9 +70,7 @@ def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:
         at = np.argwhere(~good)[0].tolist()
         number, among = x[tuple(at)], int((~good).reshape(len(x), -1).any(1).sum())
         what = f"{number:g}, too large for float32," if np.isfinite(number) else "not a finite number,"
-        raise DataError(
-            f"{where(at)} is {what} in {plural(among, 'sample')} in all. Correct or scale it, or remove these samples."
-        )
+        raise DataError(f"{where(at)} is {what} in {plural(among, 'sample')} in all. Correct, scale or remove them.")
     return x
 
 

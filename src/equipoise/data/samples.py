@@ -170,9 +170,8 @@ class Samples:
     def take(self, rows: Tensor) -> Samples:
         """Some of one client's samples."""
         people = None if self.people is None else self.people[rows.cpu().numpy()]
-        return replace(
-            self, store=self.store.take(rows if self.content is None else rows.to(self.device)), people=people
-        )
+        chosen = rows if self.content is None else rows.to(self.device)
+        return replace(self, store=self.store.take(chosen), people=people)
 
     def flipped(self, n_classes: int) -> Samples:
         """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""
@@ -281,9 +280,8 @@ class Absent:
             raise ValueError(f"{self.who}: Lazy promises {self.lazy.size} samples, and load() gave {data.size}.")
         check(data, self.who, self.like, self.n_classes)
         if self.attributes is not None:
-            check_attributes(
-                {self.like[0] if self.like else "the first client": self.attributes, self.who: data.attributes}
-            )
+            first = self.like[0] if self.like else "the first client"
+            check_attributes({first: self.attributes, self.who: data.attributes})
         if self.part is None:
             return data
         share, seed, held = self.part
@@ -668,9 +666,7 @@ def tensor(values: Any, who: str, what: str) -> Tensor:
         if values.layout == torch.strided and not (values.is_nested or values.is_meta or values.is_quantized):
             return values.detach()
         form = "nested" if values.is_nested else "without numbers (meta)" if values.is_meta else str(values.layout)
-        raise TypeError(
-            f"{who}: {what} must be a dense tensor; found one that is {form}. Convert it: {what}.to_dense()."
-        )
+        raise TypeError(f"{who}: {what} must be a dense tensor; found one that is {form}. Use {what}.to_dense().")
     try:
         array = np.empty(0, object) if isinstance(values, Dataset) else np.asarray(values)  # which may never end
     except ValueError:  # rows of different lengths
@@ -716,13 +712,9 @@ def _check_targets(y: Tensor, who: str) -> None:
     """Require one finite number per sample."""
     if y.dim() != 1 or y.is_complex() or y.dtype == torch.bool:
         more = ". A column becomes targets by y.reshape(-1)" if y.dim() == 2 and y.shape[1] == 1 else ""
-        raise ValueError(
-            f"{who}: y must be one number per sample, of shape [n]; found {list(y.shape)} of {y.dtype}{more}."
-        )
+        raise ValueError(f"{who}: y must be one number per sample, [n]; found {list(y.shape)} of {y.dtype}{more}.")
     if bad := int((~y.isfinite()).sum()):
-        raise ValueError(
-            f"{who}: {bad} of {len(y)} targets are NaN or infinite. Correct them, or leave these samples out."
-        )
+        raise ValueError(f"{who}: {bad} of {len(y)} targets are NaN or infinite. Correct or leave them out.")
 
 
 def rounding(data: Samples | Absent) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from equipoise.data.contents import JSON, LOOK, DataError, check_bytes, check_npz, explain_damage, read_matlab
+from equipoise.data.contents import JSON, LOOK, DataError, check_bytes, check_npz, explain_damage, read_matlab, reason
 from equipoise.data.precision import counting, finite, lost, single
 from equipoise.data.samples import Lazy
 from equipoise.data.tables.columns import SPLITS, Columns, UserData, check_purposes, column, file_totals, together
@@ -163,9 +163,7 @@ def from_arrays(
         raise DataError(together(path, problems))
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
     if which := [f"{x_name}[:, {k}]" for k in (counting(inputs) if numbers else ())]:
-        notes.append(
-            f"{file}: {listed(which)} holds nothing but the numbers of the rows. Remove it if it is no feature."
-        )
+        notes.append(f"{file}: {listed(which)} holds only the numbers of the rows. Remove it if it is no feature.")
     kind = "images" if inputs.dtype == np.uint8 else "numbers"
     return UserData(
         source=str(path),
@@ -183,10 +181,8 @@ def joined_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
     splits, names, samples, labels = zip(*parts, strict=True) if parts else ((), (), (), ())
     sizes = [*map(len, labels)]
     arrays = {"x": np.concatenate([x for x in samples if len(x)] or [np.empty((0, 1))])}
-    arrays |= {
-        "y": np.concatenate([*map(_words, labels)] or [np.empty(0)]),
-        "client": np.repeat(np.array(names, object), sizes),
-    }
+    arrays["y"] = np.concatenate([*map(_words, labels)] or [np.empty(0)])
+    arrays["client"] = np.repeat(np.array(names, object), sizes)
     return arrays | ({"split": np.repeat(np.array(splits, object), sizes)} if any(splits) else {})
 
 
@@ -230,9 +226,7 @@ def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tup
     Of a function numbers become float32, or int64 where they are whole, and their sides stay.
     """
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
-        raise DataError(
-            f"{path}: {name} must hold numbers [n, ...], at least one per sample; found {x.dtype} {list(x.shape)}."
-        )
+        raise DataError(f"{path}: {name} must be numbers [n, ...], at least one each; found {x.dtype} {list(x.shape)}.")
     if x.dtype == np.uint8 and x.ndim == 3:
         return x[:, None], []
     if x.dtype == np.uint8 and x.ndim == 4:
@@ -309,9 +303,7 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     except DataError:
         raise
     except Exception as error:  # of the user's code
-        raise DataError(
-            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
-        ) from error
+        raise DataError(f"{who}: {type(data).__name__} cannot be read ({reason(error)}). {EXPECTED}.") from error
     if y.shape != x.shape[:1]:
         raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
     return x, y
@@ -344,9 +336,8 @@ def from_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserDa
             if error.kind != PICKLED:
                 raise
             raise DataError(_conversion(folder, path)) from None
-        named = [
-            column([*arrays], asked, usual, path.name) for asked, usual in ((columns.image, "x"), (columns.label, "y"))
-        ]
+        purposes = {"x": columns.image, "y": columns.label}
+        named = [column([*arrays], asked, usual, path.name) for usual, asked in purposes.items()]
         if None in named:
             problems.append(f"{path.parent.name}/{path.name} holds {', '.join(arrays) or 'nothing'}, expected x and y.")
             continue
@@ -406,7 +397,7 @@ def matlab(path: Path, columns: Columns) -> UserData:
         notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
     elif x.shape[-1] == n == x.shape[0]:
         notes.append(
-            f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
+            f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; rows are taken as samples."
         )
     unread = [name for name in names if name not in arrays]
     own = from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size}, unread)

@@ -286,9 +286,7 @@ def _text(file: TextIO, path: Path) -> Iterator[str]:
     for k, line in enumerate(lines(file, path), start=1):
         if "\0" in line:
             wide = option("encoding", "utf-16-le" if line.index("\0") % 2 else "utf-16-be")
-            raise DataError(
-                f"{path}, line {k} holds a NUL, as no text does. Save it as UTF-8; or, if it is UTF-16: {wide}."
-            )
+            raise DataError(f"{path}, line {k} has a NUL, as no text does. Save it as UTF-8; if it is UTF-16: {wide}.")
         yield line
 
 

@@ -41,11 +41,9 @@ def read(top: Path, columns: Columns) -> UserData:
     """Find the images below a folder, with the client, part and class that their folders name."""
     tree = _tree(top)
     if not tree.images:
-        kinds = Counter(path.suffix.lower() or "no suffix" for path in tree.others)
-        kinds_found = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common(3)) or "nothing"
-        raise DataError(
-            f"{top} has no images ({', '.join(SUFFIXES)}); found {kinds_found}. {FORM} Or one .csv or .npz file."
-        )
+        suffixes = Counter(path.suffix.lower() or "no suffix" for path in tree.others)
+        kinds = ", ".join(f"{count} of {kind}" for kind, count in suffixes.most_common(3)) or "nothing"
+        raise DataError(f"{top} has no images ({', '.join(SUFFIXES)}); found {kinds}. {FORM} Or one .csv or .npz file.")
     clients, splits, labels = zip(*_meanings(top, tree), strict=True)
     files = tuple(path for _, path in tree.images)
     names = tuple(path.relative_to(top).as_posix() for path in files)
@@ -147,9 +145,7 @@ def _outer(top: Path, tree: _Tree) -> bool:
     outer = [name for name in first if name.lower() in SPLITS]
     if outer and len(outer) < len(first):
         other = next(name for name in first if name not in outer)
-        raise DataError(
-            f"{top}: found {outer[0]} beside {other}. Either all folders there are parts of the data, or none. {FORM}"
-        )
+        raise DataError(f"{top}: {outer[0]} is next to {other}. All folders there must be parts, or none. {FORM}")
     return bool(outer)
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.formats.table import Frame, opened
+from equipoise.data.formats.table import Frame, is_present, opened
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
 from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers, with_signs
-from equipoise.data.tables.words import Origin, alike, missing, unit_of
+from equipoise.data.tables.words import Origin, alike, unit_of
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided
 from equipoise.system.suggestions import some
@@ -123,11 +123,7 @@ def read(
     attributes: dict[str, tuple[str, ...]] = {}
     codes: list[NDArray[np.int64]] = []
     for group in groups.values():
-        rows = [
-            k
-            for k, cell in enumerate(cells[group.column])
-            if not missing(word := word_of(cell)) or word in columns.not_missing
-        ]
+        rows = [k for k, cell in enumerate(cells[group.column]) if is_present(cell, columns)]
         if not rows:
             problems.append(f"{what}, column {group.column}: every cell is missing.")
             continue
@@ -224,9 +220,7 @@ def _positive(
 ) -> Positive | None:
     """The class that a probability and rates are about."""
     if len(classes) < 2:
-        problems.extend(
-            [f"{what}: everybody is of class {name!r}, so no rate can be compared with another." for name in classes]
-        )
+        problems += [f"{what}: everybody is of class {name!r}, so no rates can be compared." for name in classes]
         return None
     try:
         about = positive_class(asked, classes)

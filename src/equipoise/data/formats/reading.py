@@ -71,9 +71,7 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
         return from_hub(address.removeprefix(HUB), columns, download=download)
     if download:
-        raise DataError(
-            f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
-        )
+        raise DataError(f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), not for {source}. Leave it out.")
     if own_code.is_reference(address):
         from equipoise.data.formats.arrays import from_function
 
@@ -109,9 +107,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         if (read := reader(path)) is None:
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
             endings = ", ".join([*readers, ".json of LEAF"])
-            raise DataError(
-                f"{path}: expected a folder, or a file that ends in {endings}; a text may be packed.{advice}"
-            )
+            raise DataError(f"{path}: expected a folder, or a file that ends in {endings}; text may be packed.{advice}")
         return read(path, columns)
     if parts := arrays.leaf_parts(path):
         return arrays.from_leaf(path, columns, parts)
@@ -119,9 +115,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         return arrays.from_pfllib(path, columns, client_files)
     inside = sorted(file for file in path.iterdir() if reader(file) and not file.name.startswith("."))
     if len(inside) > 1:
-        raise DataError(
-            f"{path} has several tables ({listed(file.name for file in inside)}). Give one of them with --data."
-        )
+        raise DataError(f"{path} has several tables ({listed(file.name for file in inside)}). Give one with --data.")
     if inside:
         return _read(inside[0], columns)
     columns.require_none(OF_TABLES, path, "a table, and this is a folder of images")
@@ -143,10 +137,6 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers."""
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
-    if columns.subject and own.subject is None:
-        raise DataError(
-            f"{own.source}: subject is an option of tables and arrays, and these are {own.layout}. Leave it out."
-        )
     of_names = {f"not_missing={word}": not missing(word) for word in columns.not_missing}
     require_use(of_names, together="a word that never marks a missing cell")
     require_use({"unknown": columns.unknown and not own.attributes}, without="group=COLUMN")

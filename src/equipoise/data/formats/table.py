@@ -89,9 +89,7 @@ class Frame:
     @property
     def pictures(self) -> list[str]:
         """Columns of images as data sets of the Hub have them: their files are in the cells."""
-        first = {
-            name: column.iloc[0] for name in self.names if self.n and (column := self.column(name)).dtype == object
-        }
+        first = {name: cells.iloc[0] for name in self.names if self.n and (cells := self.column(name)).dtype == object}
         return [name for name, cell in first.items() if is_picture(cell)]
 
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
@@ -189,14 +187,11 @@ def excel(path: Path) -> Frame:
         several = f"several sheets with content ({listed(filled)}). Save the one that counts as a file of its own"
         raise DataError(f"{path} has {several if filled else 'no cell with content'}.")
     if unstored:
-        raise DataError(
-            f"{path} has formulas without a stored result. Open it in Excel or LibreOffice, and save it there."
-        )
+        raise DataError(f"{path} has formulas without a stored result. Open and save it in Excel or LibreOffice.")
     (_, header), *rows = sheets[filled[0]].items()
     width = max(len(header), *(len(row) for _, row in rows))
-    names = [
-        f"Unnamed: {k}" if name in EMPTY else name for k, name in enumerate(header + [None] * (width - len(header)))
-    ]
+    header += [None] * (width - len(header))
+    names = [f"Unnamed: {k}" if name in EMPTY else name for k, name in enumerate(header)]
     cells = pd.DataFrame([row + [None] * (width - len(row)) for _, row in rows], columns=names, dtype=object)
     nothing = [name not in header and cells.iloc[:, k].isin(EMPTY).all() for k, name in enumerate(names)]
     places = [f"row {k}" for k, _ in rows]
@@ -304,9 +299,7 @@ def from_table(
         notes += said
         if not inputs.columns and not problems:
             reasons = "".join(f" {note}" for note in said)
-            problems.append(
-                f"{source} has neither a column path nor columns of which something can be learnt.{reasons}"
-            )
+            problems.append(f"{source} has neither a column path nor any of which something can be learnt.{reasons}")
     if problems:
         raise DataError(together(source, problems))
     if image is None:
@@ -340,11 +333,16 @@ def _labelled(
     file: str, labels: Sequence[Any], rows: NDArray[np.int64], columns: Columns, notes: list[str]
 ) -> NDArray[np.int64]:
     """The rows that have a label."""
-    words = [word_of(labels[k]) for k in rows.tolist()]
-    present = np.array([not missing(word) or word in columns.not_missing for word in words], bool)
+    present = np.array([is_present(labels[k], columns) for k in rows.tolist()], bool)
     notes.append(f"{file}: {(~present).sum():,} of {len(rows):,} rows have no label, and are left out.")
     labelled: NDArray[np.int64] = rows[present]
     return labelled
+
+
+def is_present(cell: Any, columns: Columns) -> bool:
+    """Whether a cell that has a name is not missing."""
+    word = word_of(cell)
+    return not missing(word) or word in columns.not_missing
 
 
 def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> NDArray[np.int64]:

@@ -118,14 +118,10 @@ def _fetch(address: Address, path: Path, on_bytes: Callable[[int], object]) -> N
     except requests.HTTPError as error:
         raise OSError(f"{address.url}: the server answered {str(error).partition(' for url')[0]}") from None
     except requests.RequestException as error:
-        raise OSError(
-            f"{address.url}: cannot be fetched, or not to its end ({error}). Nothing of it was kept"
-        ) from None
+        raise OSError(f"{address.url}: cannot be fetched, or not to its end ({error}). Nothing was kept") from None
     except ValueError as error:  # too long, or another checksum
         reason = str(error).split(". ")[0]
-        raise OSError(
-            f"{address.url}: gave another file than the published one ({reason}). Nothing of it was kept"
-        ) from None
+        raise OSError(f"{address.url}: gave another file than the published one ({reason}). Nothing was kept") from None
 
 
 def _unpack(archive: Path, names: tuple[str, ...]) -> None:

@@ -38,9 +38,7 @@ def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
         raise DataError(f"{path}: expected a first line with {','.join(columns)}; {missing[0]} is missing in {first}.")
     for number, row in lines[1:]:
         if len(row) != len(header):
-            raise DataError(
-                f"{path}, line {number}: expected {len(header)} cells, found {len(row)}. Is the file complete?"
-            )
+            raise DataError(f"{path}, line {number}: expected {len(header)} cells, found {len(row)}. Is it complete?")
         yield dict(zip(header, row, strict=True))
 
 
