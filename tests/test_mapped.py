@@ -87,14 +87,6 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     data, _ = stored(tmp_path / "y.npy", n=4)
     with pytest.raises(ValueError, match="holds 4 images; found row 4 asked for"):
         Mapped(data.path, np.array([0, 4]), torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(ValueError, match="2 images and 3 labels"):
-        Mapped(data.path, np.array([0, 1]), torch.zeros(3, dtype=torch.int64))
-    y = torch.zeros(2, dtype=torch.int64)
-    for s in (torch.zeros(3, 1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)):
-        with pytest.raises(
-            ValueError, match=rf"s must have codes .* \[n, A\] for 2 images; found \[{', '.join(map(str, s.shape))}\]"
-        ):
-            Mapped(data.path, np.array([0, 1]), y, s)
     rows = np.zeros(1001, np.int64)
     with pytest.raises(ValueError, match=r"y.npy: s\[:, 0\] has 1,001 different values"):
         Mapped(data.path, rows, torch.zeros(1001, dtype=torch.int64), torch.arange(1001)[:, None])

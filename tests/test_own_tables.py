@@ -960,3 +960,15 @@ def test_a_purpose_whose_numbers_other_columns_decide_has_a_note(tmp_path: Path,
     assert note.endswith('thousands = ".", decimal = ",".')
     declared = eq.scenario("own", 0, data=str(tmp_path / "t.csv"), clients=2, decimal=".", **options)
     assert not [note for note in declared.manifest["notes"] if "column inc:" in note]
+
+
+def test_long_tables_are_read_as_short_ones_are(tmp_path: Path) -> None:
+    """Also where a column has two purposes, and lines in cells end as on Windows."""
+    rows = [f'{k % 9 / 7:.3f},s{k % 3},{"yn"[k % 2]},"a\r\n{k % 4}"' for k in range(1200)]
+    parts = []
+    for n in (60, 1200):
+        (path := tmp_path / f"{n}.csv").write_bytes("\r\n".join(["v,site,label,c", *rows[:n], ""]).encode())
+        parts.append(read_user_data(path, Columns(client="site", group="site")))
+    for own in parts:
+        assert own.client == own.attributes["site"] == tuple(f"s{k % 3}" for k in range(len(own)))
+        assert own.inputs.columns["c"].words == ("a\n0", "a\n1", "a\n2", "a\n3")  # type: ignore[union-attr]

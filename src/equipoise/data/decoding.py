@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError, check_pixels, opened, reason
-from equipoise.system.files import PART, cache_directory, locked
+from equipoise.system.files import cache_directory, locked, write_atomically
 from equipoise.system.workers import cores
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ def kept(
                 needed, free = math.prod(shape), shutil.disk_usage(path.parent).free
                 if free < needed:
                     raise OSError(f"they take {needed / 1e9:.1f} GB, and it has {free / 1e9:.1f} GB free")
-                _write(path, shape, images(), f"{doing} {what}, once")
+                # whole or not at all, in order and not through a map: a full disk is an error then, no crash
+                write_atomically(path, _content(shape, images(), f"{doing} {what}, once"))
     except OSError as error:
         raise DataError(
             f"{what}: its decoded images cannot be kept in {path.parent} ({error.strerror or error}). "
@@ -263,21 +264,15 @@ def ahead(make: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]
             yield waiting.popleft().result()
 
 
-def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8]], doing: str) -> None:
-    """Write beside the target, then rename. Written in order and not through a map: a full disk is an error then, no crash."""
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=PART, dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file, bar(doing, shape[0]) as advance:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for pixels in images:
-                file.write(pixels.data)
-                advance()
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).replace(path)
-    finally:
-        Path(part).unlink(missing_ok=True)
+def _content(shape: tuple[int, ...], images: Iterator[NDArray[np.uint8]], doing: str) -> Iterator[bytes | memoryview]:
+    """A ``.npy`` file in parts."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    yield header.getvalue()
+    with bar(doing, shape[0]) as advance:
+        for pixels in images:
+            yield pixels.data
+            advance()
 
 
 @contextmanager

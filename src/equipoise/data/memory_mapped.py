@@ -35,7 +35,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
 
     Raises
     ------
-    ValueError : the file holds no such images, or not as many as ``rows`` names.
+    ValueError : the file holds no such images, or not those that ``rows`` names, or a sensitive attribute has too many values.
     """
 
     path: Path
@@ -52,13 +52,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
             raise ValueError(
                 f"{self.path}: expected uint8 images [n, C, H, W]; found {images.dtype} {images.shape}{order}."
             )
-        if len(self.rows) != len(self.targets):
-            raise ValueError(f"{self.path}: {len(self.rows)} images and {len(self.targets)} labels; expected as many.")
         if self.s is not None:
-            if self.s.dim() != 2 or len(self.s) != len(self.rows):
-                raise ValueError(
-                    f"{self.path}: s must have codes of sensitive attributes [n, A] for {len(self.rows)} images; found {list(self.s.shape)}."
-                )
             check_codes(self.s, str(self.path))
         if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(images):
             raise ValueError(f"{self.path}: holds {len(images)} images; found row {self.rows.max()} asked for.")

@@ -107,7 +107,7 @@ class Delimited:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
         first = [*zip(*self.head, strict=True)]
-        place = dict(zip(names, self._places(names), strict=True))
+        place = self._places(names)
         cells = {name: first[k] for name, k in place.items()}
         number = [name for name in self._numeric(cells) if name not in text and place[name] not in self.codes]
         try:
@@ -129,13 +129,13 @@ class Delimited:
 
     def _numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Columns of numbers [D, n]."""
-        where = self._places(names)
+        places = [*self._places(names).values()]
         if not self._whole and names:
-            frames = [*self._frames(where, np.float64, len(self) + 1)]  # one, and then that it has all rows
+            frames = [*self._frames(places, np.float64, len(self) + 1)]  # one, and then that it has all rows
             return frames[0].to_numpy(np.float64).T
         x = np.empty((len(names), len(self)))
         for k, row in enumerate(self.head):
-            cells = [row[place] for place in where]
+            cells = [row[place] for place in places]
             plain = cells if self.decimal == "." else [cell.replace(",", ".") for cell in cells]
             if not {*GAPS}.isdisjoint(plain):
                 plain = ["nan" if cell in GAPS else cell for cell in plain]
@@ -190,26 +190,23 @@ class Delimited:
         """Some columns as text, of which different cells are kept once."""
         places = self._places(names)
         if self._whole:
-            return {
-                name: Words.from_text([plain_cell(row[k]) for row in self.head])
-                for name, k in zip(names, places, strict=True)
-            }
+            return {name: Words.from_text([plain_cell(row[k]) for row in self.head]) for name, k in places.items()}
         import pandas as pd
 
-        code: list[dict[str, int]] = [{} for _ in names]
-        codes = [np.empty(len(self), np.int32) for _ in names]
+        code: dict[str, dict[str, int]] = {name: {} for name in places}
+        codes = {name: np.empty(len(self), np.int32) for name in places}
         first = 0
-        for frame in self._frames(places, str, max(1, CHUNK // max(1, len(names)))) if names else ():
-            for k, column in enumerate(frame):
-                part, words = pd.factorize(frame[column])
-                place = np.array([code[k].setdefault(plain_cell(word), len(code[k])) for word in words], np.int32)
-                codes[k][first : first + len(frame)] = place[part]
+        for frame in self._frames([*places.values()], str, max(1, CHUNK // len(places))) if places else ():
+            for name, k in places.items():
+                part, words = pd.factorize(frame[k])
+                numbers = [code[name].setdefault(plain_cell(word), len(code[name])) for word in words]
+                codes[name][first : first + len(frame)] = np.array(numbers, np.int32)[part]
             first += len(frame)
-        return {name: Words(codes[k], tuple(code[k])) for k, name in enumerate(names)}
+        return {name: Words(codes[name], tuple(code[name])) for name in places}
 
-    def _places(self, names: Sequence[str]) -> list[int]:
+    def _places(self, names: Sequence[str]) -> dict[str, int]:
         place = {name: k for k, name in enumerate(self.names)}
-        return [place[name] for name in names]
+        return {name: place[name] for name in names}
 
     def open_quotes(self) -> DataError:
         """That a quotation mark is not closed, or pandas finds other rows."""
@@ -231,7 +228,7 @@ class Delimited:
             try:
                 for frame in read(file, chunksize=rows, **how, **PLAINLY):
                     n += len(frame)
-                    yield frame[list(dict.fromkeys(where))]  # pandas gives columns in the order of the file
+                    yield frame[[*where]]  # pandas gives columns in the order of the file
             except pd.errors.ParserError:
                 raise self.open_quotes() from None
         if n != len(self):
