@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -116,10 +117,8 @@ def read(
             problems.append(f"{what}, column {name}: every probability has {unit!r}. Write numbers between 0 and 1.")
         return np.array(values)
 
-    try:
+    with _collecting(problems):
         groups = with_signs(groups, cells, columns, what, "", [])
-    except DataError as error:
-        problems.append(str(error))
     attributes: dict[str, tuple[str, ...]] = {}
     codes: list[NDArray[np.int64]] = []
     for group in groups.values():
@@ -127,24 +126,18 @@ def read(
         if not rows:
             problems.append(f"{what}, column {group.column}: every cell is missing.")
             continue
-        try:
+        with _collecting(problems):
             values = group.values(words(group.column, "group", rows), columns, what, client=False)
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        attributes[group.name] = ordered(values)
-        code = np.full(n, -1)
-        code[rows] = numbered(values, attributes[group.name])
-        codes.append(code)
-        if len(attributes[group.name]) < 2:
-            problems.append(
-                f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
-            )
+            attributes[group.name] = ordered(values)
+            codes.append(np.full(n, -1))
+            codes[-1][rows] = numbered(values, attributes[group.name])
+            if len(attributes[group.name]) < 2:
+                problems.append(
+                    f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
+                )
     sites = np.array(words(str(used["site"]), "site"), object) if used["site"] is not None else None
-    person = None
-    if used["subject"] is not None:
-        _, codes_of_people = np.unique(np.array(words(str(used["subject"]), "subject"), object), return_inverse=True)
-        person = codes_of_people if len({*codes_of_people.tolist()}) < n else None
+    people = words(str(used["subject"]), "subject") if used["subject"] is not None else ()
+    person = numbered(people, sorted({*people})) if 0 < len({*people}) < n else None
     label = str(used["label"])
     truth = words(label, "label") if not columns.regression else ()
     classes: tuple[str, ...] = ()
@@ -188,14 +181,10 @@ def _used(
     used: dict[str, str | None] = {}
     groups: dict[str, Group] = {}
     for role, asked in {"label": columns.label, **given}.items():
-        try:
+        with _collecting(problems):
             used[role] = column(names, asked, role if role in USUAL else "", what)
-        except DataError as error:
-            problems.append(str(error))
-    try:
+    with _collecting(problems):
         groups = groups_of(columns, names, what)
-    except DataError as error:
-        problems.append(str(error))
     predicted = {given["probability"], given["prediction"]} != {None}
     lacking = {
         "the column with what is true of everybody, --label COLUMN": used.get("label", "") is None,
@@ -207,6 +196,15 @@ def _used(
         raise _error(what, problems)
     check_purposes({**used, **{role: group.column for role, group in groups.items()}}, what)
     return used, groups
+
+
+@contextmanager
+def _collecting(problems: list[str]) -> Iterator[None]:
+    """Add the text of an error to the problems, and continue after the block."""
+    try:
+        yield
+    except DataError as error:
+        problems.append(str(error))
 
 
 def _error(what: str, problems: Sequence[str]) -> DataError:

@@ -158,23 +158,18 @@ def read_usps(paths: Sequence[Path]) -> Contents:
 
 def _parsed(words: list[str], where: str, book: bool) -> tuple[int, NDArray[np.uint8]]:
     """The digit, and the pixels uint8 [256], of one line of libsvm's file, or of the book's."""
-    values, first = np.zeros(SIDE * SIDE, np.float32), 0 if book else 1
+    size, first = SIDE * SIDE, 0 if book else 1
     try:
-        label = float(words[0])
-        pairs = (
-            [(f"{k}", ":", v) for k, v in enumerate(words[1:], 1)] if book else [w.partition(":") for w in words[1:]]
-        )
-        places = np.array([int(place) for place, _, _ in pairs], np.int64)
-        numbers = np.array([float(value) for _, _, value in pairs], np.float32)
+        pairs = enumerate(words[1:], 1) if book else (word.split(":") for word in words[1:])
+        label, value_at = float(words[0]), {int(place): float(value) for place, value in pairs}
+        numbers = np.array([*value_at.values()], np.float32)
+        good = label in range(first, first + 10) and value_at.keys() <= {*range(1, size + 1)}
     except ValueError:
-        form = f"a digit and {values.size} numbers" if book else "'label 1:v 2:v ...'"
-        raise DataError(f"{where}: expected {form}, found {' '.join(words)[:40]!r}.") from None
-    if label not in range(first, first + 10):
-        kind = "digit 0..9" if book else "label 1..10, where 1 is the digit 0"
-        raise DataError(f"{where}: expected a {kind}; found {words[0]}.")
-    if book and len(places) != values.size:
-        raise DataError(f"{where}: expected a digit and {values.size} numbers, found {len(places)} numbers.")
-    if len(places) and not (places.min() > 0 and places.max() <= values.size and (abs(numbers) <= 1).all()):
-        raise DataError(f"{where}: expected places 1..{values.size} and values in [-1, 1].")
-    values[places - 1] = numbers
+        good = False
+    if not good or (book and len(numbers) < size) or not (abs(numbers) <= 1).all():
+        form = "'label 1:v 2:v ...' with a label 1..10, where 1 is the digit 0, places 1..256 and values in [-1, 1]"
+        form = f"a digit 0..9 and {size} numbers in [-1, 1]" if book else form
+        raise DataError(f"{where}: expected {form}; found {' '.join(words)[:40]!r}, {len(words) - 1} values.")
+    values = np.zeros(size, np.float32)
+    values[[place - 1 for place in value_at]] = numbers
     return int(label) - first, ((values + 1) / 2 * 255).astype(np.uint8)
