@@ -343,7 +343,7 @@ def test_files_that_are_not_read_say_what_to_do(tmp_path: Path, name: str, said:
         (RNG.integers(0, 256, (8, 9, 3, 24), dtype=np.uint8), (3, 8, 9), "has the samples last"),
         (RNG.integers(0, 256, (8, 9, 24), dtype=np.uint8), (1, 8, 9), "has the samples last"),
         (RNG.integers(0, 256, (24, 8, 9), dtype=np.uint8), (1, 8, 9), ""),
-        (RNG.normal(size=(24, 24)), (24,), "as many rows as columns; rows are taken as samples"),
+        (RNG.normal(size=(24, 24)), (24,), "as many rows as columns; rows are samples"),
     ],
 )
 def test_matlab(tmp_path: Path, x: np.ndarray[Any, Any], shape: tuple[int, ...], note: str) -> None:

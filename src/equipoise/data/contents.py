@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -185,9 +185,7 @@ def _declared(file: IO[bytes]) -> int:
     return math.prod(shape) * (dtype.itemsize or ROW)
 
 
-def read_matlab(
-    path: Path, choose: Callable[[Sequence[str]], Iterable[str]], **options: Any
-) -> tuple[list[str], dict[str, Any]]:
+def read_matlab(path: Path, choose: Callable[[list[str]], Iterable[str]], **options: Any) -> tuple[list[str], Any]:
     """The names of all variables of a MATLAB file, and the content of those that ``choose`` takes of them, which fit into memory.
 
     Raises

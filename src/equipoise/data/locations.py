@@ -74,9 +74,8 @@ def located(name: str, root: Path, places: Sequence[str]) -> Path:
     """
     path = find(root, places)
     if path is None:
-        raise DataError(
-            f"{name}: expected {' or '.join(places)} in {root}; {holds(root)}. {where_from([name], root)}", MISSING
-        )
+        expected = " or ".join(places)
+        raise DataError(f"{name}: expected {expected} in {root}; {holds(root)}. {where_from([name], root)}", MISSING)
     return path
 
 

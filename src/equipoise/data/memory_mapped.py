@@ -48,10 +48,9 @@ class Mapped(Dataset[tuple[Any, ...]]):
     def __post_init__(self) -> None:
         images = np.load(self.path, mmap_mode="r", allow_pickle=False)
         if images.dtype != np.uint8 or images.ndim != 4 or not images.flags.c_contiguous:
-            order = "" if images.flags.c_contiguous else " in Fortran's order"
-            raise ValueError(
-                f"{self.path}: expected uint8 images [n, C, H, W]; found {images.dtype} {images.shape}{order}."
-            )
+            order = "C" if images.flags.c_contiguous else "Fortran's"
+            content = f"{images.dtype} {images.shape} in {order} order"
+            raise ValueError(f"{self.path}: expected uint8 images [n, C, H, W] in C order; found {content}.")
         if self.s is not None:
             check_codes(self.s, str(self.path))
         if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(images):

@@ -14,6 +14,7 @@ from torch.nn import functional
 from equipoise.data.batch import Inputs
 from equipoise.system.ranges import check_fields, choice, number
 
+Numbers = tuple[float, ...]
 Window = tuple[Tensor, ...]  # top, left, height and width in pixels, of each image or of all
 FINE = 1 << 16  # values that a continuous quantity may take: for 512 pixels turned by any angle, steps of 0.02 pixels
 
@@ -55,8 +56,8 @@ class Images:
     ValueError if a number is out of its range, or ``mean`` and ``std`` differ in length.
     """
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: Numbers
+    std: Numbers
     crop: int = number(0, 0)
     _: KW_ONLY
     pad: Literal["edge", "zero"] = choice("edge", "zero")
@@ -122,9 +123,7 @@ class Images:
         lead, images = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
         k = len(self.chances)
         if shift is not None and shift.shape != (*lead, k):
-            raise ValueError(
-                f"Images: shift must hold {k} numbers per image: expected {[*lead, k]}, found {list(shift.shape)}."
-            )
+            raise ValueError(f"Images: shift must be {[*lead, k]}, {k} numbers per image; found {list(shift.shape)}.")
         if shift is None or not k:
             pixels = self._fitted(images, dtype)
         else:
@@ -237,9 +236,7 @@ def _table(function: Callable[..., Any], low: float, high: float, device: torch.
 
 
 @lru_cache(maxsize=16)
-def _affine(
-    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _affine(mean: Numbers, std: Numbers, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Scale and offset [C, 1, 1] with ``(x / 255 - mean) / std = x * scale - offset``.
 
     Kept, so that a batch on an accelerator does not wait for two copies from the host.

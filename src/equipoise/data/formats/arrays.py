@@ -396,9 +396,7 @@ def matlab(path: Path, columns: Columns) -> UserData:
         arrays[used["x"]] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
         notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
     elif x.shape[-1] == n == x.shape[0]:
-        notes.append(
-            f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; rows are taken as samples."
-        )
+        notes.append(f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; rows are samples.")
     unread = [name for name in names if name not in arrays]
     own = from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size}, unread)
     return replace(own, notes=(*own.notes, *notes))

@@ -51,6 +51,7 @@ ODD = re.compile(rf"(?:^|\n)[^\S\n]*(?:{CODE})|\.000\s*\n", re.ASCII)
 END = "\ue000"  # is read after the last line: a quotation mark that is open takes it into a cell
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 GAPS = ("", "NA", "NaN", "nan", "NULL", "null", "None", "?")  # in columns of numbers; other words make them text
+Records = Iterator[tuple[int, tuple[int, list[str]]]]  # the number of each, the line that it ends in, and its cells
 # what pandas makes of every file: no header, and each cell as it is written
 PLAINLY = {"header": None, "index_col": False, "keep_default_na": False, "low_memory": False, "engine": "c"}
 
@@ -151,9 +152,7 @@ class Delimited:
         fitting = (name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n"))
         return [name for name in fitting if not {*GAPS}.issuperset(cells[name])]
 
-    def _doubtful(
-        self, x: NDArray[np.float64], first: Sequence[Sequence[str]], rounds: Sequence[bool]
-    ) -> NDArray[np.bool_]:
+    def _doubtful(self, x: NDArray[np.float64], first: list[Sequence[str]], rounds: list[bool]) -> NDArray[np.bool_]:
         """Which columns of numbers [D, n] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
 
         ``first`` are the cells of the first rows, by column, and ``rounds`` has those with a cell such as 45.000 below them.
@@ -294,10 +293,8 @@ def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple
         yield from ((reader.line_num - _open(row), row) for row in reader if row != [END])
     except csv.Error as error:
         if "field limit" in str(error):
-            most = f"{csv.field_size_limit():,} characters"
-            raise DataError(
-                f"{path}, line {reader.line_num}: a cell has more than {most}. Is a quotation mark open?"
-            ) from None
+            fault = f"a cell has more than {csv.field_size_limit():,} characters"
+            raise DataError(f"{path}, line {reader.line_num}: {fault}. Is a quotation mark open?") from None
         raise
 
 
@@ -340,7 +337,7 @@ def _separator(sample: Sequence[str]) -> str:
     return max(SEPARATORS, key=agreement)
 
 
-def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool) -> Delimited:
+def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:
     """The table with its names and with what of its records is rows, which are as long as the header."""
     path, skipped = table.path, list[int]()
     header, above = _header(path, records, hinted, skipped)
@@ -391,9 +388,7 @@ def _filled(row: Sequence[str]) -> bool:
     return bool(row and row[0].strip()) or any(cell.strip() for cell in row)
 
 
-def _header(
-    path: Path, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool, skipped: list[int]
-) -> tuple[list[str], int]:
+def _header(path: Path, records: Records, hinted: bool, skipped: list[int]) -> tuple[list[str], int]:
     """The header, empty if there is none, and how many comments are above it; notes in ``skipped`` which records these are."""
     header, before = list[str](), list[list[str]]()
     for k, (_, row) in records:
@@ -419,9 +414,8 @@ def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in given)}" for k in range(len(stripped))]
     names = tuple(name or number for name, number in zip(stripped, numbered, strict=True))
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(
-            f"{path}: two columns are called {listed(map(repr, doubled))}. Rename one{' of each' * (len(doubled) > 1)}."
-        )
+        lone = "one of each" if len(doubled) > 1 else "one"
+        raise DataError(f"{path}: two columns are called {listed(map(repr, doubled))}. Rename {lone}.")
     return names
 
 

@@ -206,10 +206,8 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
         notes.append(f"{table.name}: \\ in paths is read as /.")
     if spelled:
         k, more = spelled[0], f" and in {len(spelled) - 1:,} more" if len(spelled) > 1 else ""
-        notes.append(
-            f"{table.name}: {cells[k].strip()} is the file {files[k].name}, although capital letters or "
-            f"accents differ{more}."
-        )
+        differ = f"although capital letters or accents differ{more}"
+        notes.append(f"{table.name}: {cells[k].strip()} is the file {files[k].name}, {differ}.")
     return tuple(files), notes
 
 

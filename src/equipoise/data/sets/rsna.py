@@ -153,14 +153,12 @@ def single(table: Path) -> dict[str, int]:
         if header != "ID,Label":
             raise DataError(f"{table}: expected a first line 'ID,Label', found '{header[:60]}'.")
         for number, line in enumerate(lines, 2):
-            whole, _, label = line.strip().rpartition(",")
+            whole, _, label = (text := line.strip()).rpartition(",")
             name, _, subtype = whole.rpartition("_")
             if subtype not in bit or label not in ("0", "1"):
-                if not line.strip():
+                if not text:
                     continue
-                raise DataError(
-                    f"{table}, line {number}: expected ID_<slice>_<subtype>,<0 or 1>, found '{line.strip()[:60]}'."
-                )
+                raise DataError(f"{table}, line {number}: expected ID_<slice>_<subtype>,<0 or 1>, found '{text[:60]}'.")
             seen[name] = seen.get(name, 0) | bit[subtype] << 6 | bit[subtype] * (label == "1")
     for name, bits in seen.items():
         if bits >> 6 != 63:
