@@ -238,8 +238,7 @@ class Pictures:
         low, high = map(plain, self.range or (0, 255))
         if self.declared is not None:
             said.append(
-                f"Grey levels from {low} to {high} become 0 to 255; {100 * survey.outside:.3g}% of all pixels are outside of that and "
-                f"become black or white."
+                f"Grey levels from {low} to {high} become 0 to 255; {100 * survey.outside:.3g}% of all pixels are outside of that and become black or white."
             )
         elif survey.deep:
             said.append(
@@ -363,8 +362,7 @@ class Pictures:
             faults = "; ".join(f"{', '.join(names)}: {fault}" for fault, names in alike.items())
             more = f"; and {len(broken) - SHOWN:,} more" * (len(broken) > SHOWN)
             raise DataError(
-                f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {faults}{more}. Replace them by good copies, "
-                "or remove them."
+                f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {faults}{more}. Replace them by good copies, or remove them."
             )
 
 

@@ -39,10 +39,7 @@ def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[i
         ]
     if not said:
         return ""
-    return (
-        "rounding to single precision (float32), in which networks compute, makes different numbers the same: "
-        f"{some(said, SHOWN)}."
-    )
+    return f"rounding to single precision (float32), in which networks compute, makes different numbers the same: {some(said, SHOWN)}."
 
 
 def different(x: NDArray[np.generic]) -> NDArray[np.int64]:

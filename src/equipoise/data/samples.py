@@ -27,10 +27,7 @@ from equipoise.system.tree import flatten, tree_map
 Transform = Callable[..., Inputs]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
 VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
-COMPLEX = (
-    "{} holds complex numbers, whose imaginary part would be dropped. "
-    "Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
-)
+COMPLEX = "{} holds complex numbers, whose imaginary part would be dropped. Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
 CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 Draw = tuple[float, int]  # of what a client holds out for validation: its share, and the seed
@@ -523,8 +520,7 @@ def read(
         samples, people = read(data.data, who, dtype, device, transform, memory, target), np.asarray(data.people)
         if people.dtype.kind not in "iu" or people.shape != (samples.size,) or isinstance(samples, Absent):
             raise ValueError(
-                f"{who}: people must be whole numbers [n], one for each of {samples.size} samples of data that are not Lazy; found "
-                f"{people.dtype} {list(people.shape)}."
+                f"{who}: people must be whole numbers [n], one for each of {samples.size} samples of data that are not Lazy; found {people.dtype} {list(people.shape)}."
             )
         return replace(samples, people=people.astype(np.int64))
     if isinstance(data, Lazy):
@@ -639,8 +635,7 @@ def _codes(s: Tensor, who: str, n: int) -> Tensor:
             return codes
         form += f", with {strange[0].item():g}"
     raise ValueError(
-        f"{who}: s must hold codes of sensitive attributes, whole numbers from 0 up or -1 for unknown, of shape [n] or [n, A] "
-        f"for n = {n} samples; found {form}."
+        f"{who}: s must hold codes of sensitive attributes, whole numbers from 0 up or -1 for unknown, of shape [n] or [n, A] for n = {n} samples; found {form}."
     )
 
 

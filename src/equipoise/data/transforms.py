@@ -72,8 +72,7 @@ class Images:
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
             raise ValueError(
-                "Images: mean and std must have one number per channel each; "
-                f"found {len(self.mean)} and {len(self.std)}."
+                f"Images: mean and std must have one number per channel each; found {len(self.mean)} and {len(self.std)}."
             )
         if min(self.std) <= 0:
             raise ValueError(f"Images: every std must be > 0; found {self.std}.")
@@ -110,15 +109,13 @@ class Images:
         """
         if isinstance(x, dict):
             raise TypeError(
-                f"Images: expected images, one tensor; found a dictionary of {', '.join(x)}. Write a function transform(x, shift) that "
-                "calls Images on the images."
+                f"Images: expected images, one tensor; found a dictionary of {', '.join(x)}. Write a function transform(x, shift) that calls Images on the images."
             )
         if x.dtype != torch.uint8:
             raise TypeError(f"Images: expected uint8 pixels, found {x.dtype}; pass images before they are normalised.")
         if x.dim() < 3 or len(self.mean) not in (1, x.shape[-3]):
             raise ValueError(
-                f"Images: expected [..., {len(self.mean)}, H, W], found {list(x.shape)}; "
-                "give mean and std one number per channel."
+                f"Images: expected [..., {len(self.mean)}, H, W], found {list(x.shape)}; give mean and std one number per channel."
             )
         lead, images = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
         k = len(self.chances)

@@ -77,8 +77,7 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
             if "pickle" not in str(error).lower():
                 raise
             raise DataError(
-                f"{path}: an array holds Python objects, which are not read because they could run code. "
-                "Save numbers, or text as np.array(list_of_words).",
+                f"{path}: an array holds Python objects, which are not read because they could run code. Save numbers, or text as np.array(list_of_words).",
                 PICKLED,
             ) from None
 
@@ -213,8 +212,7 @@ def _check_roles(path: Path | str, arrays: Arrays, x_name: str, roles: Mapping[s
     for role, name in roles.items():
         if arrays[name].shape != x.shape[:1]:
             raise DataError(
-                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
-                f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
+                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
             )
         if arrays[name].dtype.kind == "c":
             raise DataError(f"{path}: {name} holds complex numbers; expected words or real numbers.")
@@ -379,8 +377,7 @@ def matlab(path: Path, columns: Columns) -> UserData:
         begin = file.read(len(MATLAB_73))
     if begin == MATLAB_73 or begin.startswith(HDF):
         raise DataError(
-            f"{path} is a MATLAB file of version 7.3, which is not read. Save it in MATLAB as one of version 7: "
-            f"load('{path.name}'); save('{path.stem}-v7.mat', '-v7')"
+            f"{path} is a MATLAB file of version 7.3, which is not read. Save it in MATLAB as one of version 7: load('{path.name}'); save('{path.stem}-v7.mat', '-v7')"
         )
     _check_unpacked(path)
     names, content = read_matlab(path, lambda names: named(path, names, columns).values(), mat_dtype=True)

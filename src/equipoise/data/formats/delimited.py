@@ -427,7 +427,4 @@ def _ragged(path: Path, n: int, ragged: Sequence[tuple[int, int]], rows: int) ->
         hint = " Every row has one cell more: if these are names of the rows, as R writes them, name their column in the header."
     elif all(cells > n for _, cells in ragged):
         hint = " A cell that holds the separator must be in quotation marks."
-    return (
-        f"{path}: the header has {n} cells, and {len(ragged):,} of {rows:,} rows {'have' if len(ragged) > 1 else 'has'} another "
-        f"number: {first}{more}.{hint}"
-    )
+    return f"{path}: the header has {n} cells, and {len(ragged):,} of {rows:,} rows {'have' if len(ragged) > 1 else 'has'} another number: {first}{more}.{hint}"

@@ -19,10 +19,7 @@ from equipoise.system.suggestions import some
 SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".npy", ".dcm", ".dicom",
 )  # fmt: skip
-FORM = (
-    "Expected CLIENT/CLASS/image.jpg everywhere; where there are parts train, test or val, all of PART/CLIENT/CLASS/image.jpg "
-    "or all of CLIENT/PART/CLASS/image.jpg."
-)
+FORM = "Expected CLIENT/CLASS/image.jpg everywhere; where there are parts train, test or val, all of PART/CLIENT/CLASS/image.jpg or all of CLIENT/PART/CLASS/image.jpg."
 SYSTEM = ("thumbs.db", "desktop.ini", ".ds_store", "__macosx", "ehthumbs.db", "$recycle.bin")
 DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path that holds on one machine only
 

@@ -228,8 +228,7 @@ def _positive(
     if about is not None and about.why == "assumed" and probability is not None:
         ways = " or ".join(f"--positive {shlex.quote(name)}" for name in classes)
         problems.append(
-            f"{what} has the classes {some(classes)}, and no name says of which column {probability} is the probability. Say it: {ways} "
-            "(Python: positive=)."
+            f"{what} has the classes {some(classes)}, and no name says of which column {probability} is the probability. Say it: {ways} (Python: positive=)."
         )
     if about is None and probability is not None:
         problems.append(

@@ -287,8 +287,7 @@ def from_table(
     if "label" not in named:
         problems.insert(
             0,
-            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. "
-            f"Name the one with the {columns.labelled}: --set label=COLUMN.",
+            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the {columns.labelled}: --set label=COLUMN.",
         )
     inputs: Any = None
     if image is None:
@@ -351,8 +350,7 @@ def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> NDArray[np.int
     if systems:
         many, named = len(systems) > 1, listed(systems.values())
         notes.append(
-            f"{file}: {len(systems)} row{'s name files' if many else ' names a file'} of operating systems, which "
-            f"{'are' if many else 'is'} left out: {named}."
+            f"{file}: {len(systems)} row{'s name files' if many else ' names a file'} of operating systems, which {'are' if many else 'is'} left out: {named}."
         )
     return np.array([k for k in range(len(cells)) if k not in systems], np.int64)
 

@@ -78,7 +78,6 @@ def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     complete = labels.dtype.kind == "i" and len(labels) > 0 and labels.shape == images.shape[:1]
     if not complete or not {*labels.tolist()} <= {*range(len(CLASSES))}:
         raise DataError(
-            f"{path}: expected a label 0..9 for each of the {len(images)} images; found {labels.size}. "
-            f"Unpack {ARCHIVE} again."
+            f"{path}: expected a label 0..9 for each of the {len(images)} images; found {labels.size}. Unpack {ARCHIVE} again."
         )
     return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)

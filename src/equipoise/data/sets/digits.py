@@ -75,10 +75,7 @@ def astray(name: str, root: Path) -> str:
     bare = find(root, [Path(place).name for places in ours for place in places])
     if bare is None or any(find(root, places) for places in ours):
         return ""
-    return (
-        f"{bare}: MNIST and Fashion-MNIST have the same file names, so the folder must tell which it is: "
-        f"for {name}, put its four files into {root / FOLDERS[name][0]}."
-    )
+    return f"{bare}: MNIST and Fashion-MNIST have the same file names, so the folder must tell which: for {name}, put its four files into {root / FOLDERS[name][0]}."
 
 
 def read_idx(paths: Sequence[Path], classes: tuple[str, ...]) -> Contents:

@@ -67,8 +67,7 @@ def fetch(address: Address, root: Path, on_bytes: Callable[[int], object] = int)
         _fetch(address, path, on_bytes)
     elif digest(path, "md5") != address.md5:
         raise FileExistsError(
-            f"{path} is there already, and is not the published file (md5 {digest(path, 'md5')}, expected {address.md5}). "
-            "Move it away"
+            f"{path} is there already, and is not the published file (md5 {digest(path, 'md5')}, expected {address.md5}). Move it away"
         )
     if address.unpack:
         _unpack(path, address.unpack)

@@ -74,8 +74,7 @@ def present(files: Sequence[Path], what: str) -> None:
     if missing := [path for path in files if path not in inside]:
         names = some([path.name for path in missing], SHOWN)
         raise DataError(
-            f"{what}: {len(missing)} of {len(files)} listed images are missing in {missing[0].parent}: {names}. "
-            "Is the data set unpacked completely?"
+            f"{what}: {len(missing)} of {len(files)} listed images are missing in {missing[0].parent}: {names}. Is the data set unpacked completely?"
         )
 
 

@@ -117,8 +117,7 @@ def read_shipped(
         raise DataError(f"{shipped}: expected one image a line; the file is empty.")
     if strangers := [image for image in names if image not in classes_of]:
         raise DataError(
-            f"{labels}: {len(strangers)} of {len(names)} images of {split} have no label there: {some(strangers, SHOWN)}. "
-            "Is the file complete?"
+            f"{labels}: {len(strangers)} of {len(names)} images of {split} have no label there: {some(strangers, SHOWN)}. Is the file complete?"
         )
     files, chosen = [folder / split / image for image in names], {image: classes_of[image] for image in names}
     rank = {image: k for k, image in enumerate(names)}

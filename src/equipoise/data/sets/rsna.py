@@ -163,8 +163,7 @@ def single(table: Path) -> dict[str, int]:
     for name, bits in seen.items():
         if bits >> 6 != 63:
             raise DataError(
-                f"{table}: expected {len(SUBTYPES)} lines for a slice, found {(bits >> 6).bit_count()} for {name}. "
-                "Is the file complete?"
+                f"{table}: expected {len(SUBTYPES)} lines for a slice, found {(bits >> 6).bit_count()} for {name}. Is the file complete?"
             )
     return {
         name: (bits & 31).bit_length() - 1
