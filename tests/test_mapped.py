@@ -30,7 +30,7 @@ def test_rows_are_those_of_the_file(tmp_path: Path) -> None:
     found = data.gather([7, 0, 7])
     assert torch.equal(found.x, x[[7, 0, 7]])
     assert found.y.tolist() == [3, 0, 3]
-    assert [int(t) for _, t in data.__getitems__([2, 1])] == [2, 1]
+    assert [int(t) for _, t in [data[2], data[1]]] == [2, 1]
     assert data.shape == shape(data) == shape((x, found.y)) == (3, 8, 8)
     assert labels(take((x, torch.arange(40)), [4, 2])).tolist() == [4, 2]
     assert labels(take(data, range(3))).tolist() == [0, 1, 2]

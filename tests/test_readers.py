@@ -80,7 +80,7 @@ def test_only_the_folder_tells_mnist_from_fashion_mnist(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="FashionMNIST/raw/train-images-idx3-ubyte"):
         catalog.read("fashion-mnist", tmp_path / "MNIST", "train")
     shutil.copytree(tmp_path / "MNIST/raw", tmp_path / "files")
-    with pytest.raises(DataError, match="have the same file names, so the folder must tell which it is"):
+    with pytest.raises(DataError, match="have the same file names, so the folder must tell which"):
         catalog.read("mnist", tmp_path / "files", "train")
 
 

@@ -34,6 +34,7 @@ WORDS = 1 << 16  # different numbers of 16 bits
 BLOCK = 1 << 20  # numbers that are converted at a time
 PATIENCE = 2.0  # seconds without a progress bar
 
+Pixels = NDArray[np.uint8]
 Load = Callable[[Path], NDArray[Any]]  # pixels [H, W] or [H, W, C] on the scale 0..255
 Fit = Literal["stretch", "crop"]
 Size = int | tuple[int, int]
@@ -41,7 +42,7 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
-def picture(path: Path) -> NDArray[np.uint8]:
+def picture(path: Path) -> Pixels:
     """Pixels [H, W, 3] of an image file, as stored: a note of the camera on how to turn them is not followed.
 
     Raises
@@ -59,7 +60,7 @@ def picture(path: Path) -> NDArray[np.uint8]:
         return colours(stored)
 
 
-def colours(stored: ImageFile) -> NDArray[np.uint8]:
+def colours(stored: ImageFile) -> Pixels:
     """Pixels [H, W, 3] of an open image; a palette with transparent colours becomes RGBA first, as Pillow asks."""
     if stored.mode == "P" and "transparency" in stored.info:
         return np.asarray(stored.convert("RGBA").convert("RGB"))
@@ -85,12 +86,12 @@ def finite(numbers: NDArray[Any]) -> NDArray[Any]:
     return numbers
 
 
-def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+def levels(numbers: NDArray[Any], low: float, high: float) -> Pixels:
     """Bytes: 0 up to ``low``, 255 from ``high`` on, linear and rounded between."""
     if numbers.dtype.kind in "iu" and numbers.dtype.itemsize == 2 and numbers.size > WORDS:  # each is worked out once
         native = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
         every = np.arange(WORDS).astype(np.uint16).view(native.dtype)
-        table: NDArray[np.uint8] = levels(every, low, high)
+        table: Pixels = levels(every, low, high)
         return table[native.view(np.uint16)]
     made = np.empty(numbers.shape, np.uint8)
     rows = max(1, BLOCK // max(1, math.prod(numbers.shape[1:])))
@@ -101,7 +102,7 @@ def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     return made
 
 
-def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -> NDArray[np.uint8]:
+def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -> Pixels:
     """An image as uint8 [3, height, width], interpolated linearly.
 
     Parameters
@@ -175,12 +176,7 @@ def decoded(files: Sequence[Path], side: Size, *, what: str, load: Load = pictur
 
 
 def kept(
-    stem: str,
-    shape: tuple[int, ...],
-    images: Callable[[], Iterator[NDArray[np.uint8]]],
-    *,
-    what: str,
-    doing: str = "decoding",
+    stem: str, shape: tuple[int, ...], images: Callable[[], Iterator[Pixels]], *, what: str, doing: str = "decoding"
 ) -> Path:
     """Keep images in a ``.npy`` file of the cache, unless it is there, as :func:`decoded` does.
 
@@ -244,7 +240,7 @@ def _whole(path: Path, shape: tuple[int, ...]) -> bool:
     return good
 
 
-def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> NDArray[np.uint8]:
+def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> Pixels:
     """One image as uint8 [3, height, width]."""
     try:
         return resized(load(path), size, fit)
@@ -264,7 +260,7 @@ def ahead(make: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]
             yield waiting.popleft().result()
 
 
-def _content(shape: tuple[int, ...], images: Iterator[NDArray[np.uint8]], doing: str) -> Iterator[bytes | memoryview]:
+def _content(shape: tuple[int, ...], images: Iterator[Pixels], doing: str) -> Iterator[bytes | memoryview]:
     """A ``.npy`` file in parts."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})

@@ -62,10 +62,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
         return len(self.rows)
 
     def __getitem__(self, row: int) -> tuple[Any, ...]:
-        return self.__getitems__([row])[0]
-
-    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Any, ...]]:
-        return self.gather(rows).rows
+        return self.gather([row]).rows[0]
 
     @property
     def shape_and_labels(self) -> tuple[torch.Size, Tensor]:
@@ -97,9 +94,8 @@ class Mapped(Dataset[tuple[Any, ...]]):
 
     def take(self, rows: Iterable[int] | Tensor) -> Mapped:
         """Some of these samples, in this order."""
-        chosen = _index(rows)
-        s = None if self.s is None else self.s[chosen]
-        return Mapped(self.path, self.rows[chosen.numpy()], self.targets[chosen], s)
+        at = _index(rows)
+        return Mapped(self.path, self.rows[at.numpy()], self.targets[at], None if self.s is None else self.s[at])
 
     def flipped(self, n_classes: int) -> Mapped:
         """The same with the label C - 1 - y in the place of y."""

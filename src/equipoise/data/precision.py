@@ -32,7 +32,8 @@ def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[i
     every, step = -(-x.size // LOOKED_AT), max(1, BLOCK // len(x))
     said = []
     for k in range(0, wide.shape[1], step):
-        before, after = (different(block[::every, k : k + step]) for block in (wide, narrow))
+        ordered = (np.sort(block[::every, k : k + step], axis=0) for block in (wide, narrow))
+        before, after = ((block[1:] != block[:-1]).sum(0) + 1 for block in ordered)
         said += [
             f"{name(k + int(j))} ({before[j]:,} different numbers become {after[j]:,})"
             for j in np.flatnonzero(before - after > LOST * before)
@@ -40,13 +41,6 @@ def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[i
     if not said:
         return ""
     return f"rounding to single precision (float32), in which networks compute, makes different numbers the same: {some(said, SHOWN)}."
-
-
-def different(x: NDArray[np.generic]) -> NDArray[np.int64]:
-    """How many different numbers each column of ``x`` [n, D] has."""
-    ordered = np.sort(x, axis=0)
-    count: NDArray[np.int64] = (ordered[1:] != ordered[:-1]).sum(0) + 1
-    return count
 
 
 def counting(x: NDArray[Any]) -> list[int]:

@@ -196,12 +196,11 @@ def named(path: Path | str, names: Sequence[str], columns: Columns) -> dict[str,
     used = named_columns(columns, names, file)
     used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
     used["x"] = column(names, columns.image, "x", file)
-    for what, role in (("x", "x"), ("y", "label")):
-        if used[role] is None:
-            raise DataError(
-                f"{path} has no array {what}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n], or others by their "
-                "names: --set image=NAME --set label=NAME."
-            )
+    if lost := next((what for what, role in (("x", "x"), ("y", "label")) if used[role] is None), ""):
+        raise DataError(
+            f"{path} has no array {lost}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n], or others by their "
+            "names: --set image=NAME --set label=NAME."
+        )
     check_purposes(used, path)
     return {role: name for role, name in used.items() if name is not None}
 
@@ -225,37 +224,30 @@ def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tup
     """
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
         raise DataError(f"{path}: {name} must be numbers [n, ...], at least one each; found {x.dtype} {list(x.shape)}.")
-    if x.dtype == np.uint8 and x.ndim == 3:
-        return x[:, None], []
-    if x.dtype == np.uint8 and x.ndim == 4:
-        images = _channels_first(x)
-        if images.shape[1] not in (1, 3):
-            raise DataError(
-                f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
-            )
-        return images, []
 
     def where(at: list[int]) -> str:
         return f"{path}: {name}{at}"
 
     file, notes = Path(path).name, []
+    if function and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        return x.astype(np.int64), []
     if function and x.dtype != np.uint8:
-        if x.dtype.kind in "iu":
-            return x.astype(np.int64), []
         rounded = single(x, where)
         if rounding := lost(x, rounded, lambda k: f"number {k} of a sample"):
             notes.append(f"{file}: {rounding} Subtract their mean, in double precision, before you return them.")
         return rounded, notes
-    images = _channels_first(x)
-    if images is not x:
+    channels_last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
+    images = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if channels_last else x
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        images = x[:, None] if x.ndim == 3 else images
+        if images.shape[1] not in (1, 3):
+            raise DataError(
+                f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
+            )
+        return images, []
+    if channels_last:
         notes.append(f"{file}: {name} is taken as images with the channels last, and becomes {list(images.shape)}.")
     return finite(images, where), notes
-
-
-def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
-    """Images [n, C, H, W] from [n, H, W, C]; all other numbers as they are."""
-    last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if last else x
 
 
 def from_function(reference: str, columns: Columns, seed: int) -> UserData:

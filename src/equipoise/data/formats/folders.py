@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -107,11 +108,9 @@ def _without_suffix(path: Path) -> bool:
     """Whether a file is an image whose name does not say so, as those of scanners."""
     if path.suffix.lstrip(".").isalpha() or not path.is_file():
         return False
-    try:
-        with path.open("rb") as file:
-            return is_dicom(file)
-    except OSError:  # nobody may read it
-        return False
+    with suppress(OSError), path.open("rb") as file:  # nobody may read it
+        return is_dicom(file)
+    return False
 
 
 def _meanings(top: Path, tree: _Tree) -> list[tuple[str, str | None, str]]:
@@ -209,10 +208,9 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
 
 
 def _is_file(path: Path) -> bool:
-    try:
+    with suppress(OSError):  # the cell is too long to be a name
         return path.is_file()
-    except OSError:  # the cell is too long to be a name
-        return False
+    return False
 
 
 def _entries(folder: Path) -> dict[str, list[str]]:

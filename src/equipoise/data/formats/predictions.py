@@ -150,7 +150,8 @@ def read(
     else:
         classes = ordered(truth)
         y, predicted = numbered(truth, classes), np.zeros(n, np.int64)
-        about = _positive(positive, classes, f"{what}, column {label}", probability, problems)
+        with _collecting(problems):
+            about = _positive(positive, classes, f"{what}, column {label}", probability)
         if probability is not None:
             scores = numbers(probability)
             problems += _outside(scores, origin(probability))
@@ -213,25 +214,23 @@ def _error(what: str, problems: Sequence[str]) -> DataError:
     return DataError(re.sub(r"--set ('?)(group|label)=", r"--\2 \1", text))
 
 
-def _positive(
-    asked: object, classes: Sequence[str], what: str, probability: str | None, problems: list[str]
-) -> Positive | None:
+def _positive(asked: object, classes: Sequence[str], what: str, probability: str | None) -> Positive | None:
     """The class that a probability and rates are about."""
-    if len(classes) < 2:
-        problems += [f"{what}: everybody is of class {name!r}, so no rates can be compared." for name in classes]
+    if not classes:
         return None
+    if len(classes) == 1:
+        raise DataError(f"{what}: everybody is of class {classes[0]!r}, so no rates can be compared.")
     try:
         about = positive_class(asked, classes)
     except ValueError as error:
-        problems.append(f"{what}: {error}")
-        return None
+        raise DataError(f"{what}: {error}") from None
     if about is not None and about.why == "assumed" and probability is not None:
         ways = " or ".join(f"--positive {shlex.quote(name)}" for name in classes)
-        problems.append(
+        raise DataError(
             f"{what} has the classes {some(classes)}, and no name says of which column {probability} is the probability. Say it: {ways} (Python: positive=)."
         )
     if about is None and probability is not None:
-        problems.append(
+        raise DataError(
             f"{what} has {len(classes)} classes ({some(classes)}), and column {probability} is the probability of one. Name it, --positive CLASS; or give "
             "the predicted classes, --prediction COLUMN."
         )

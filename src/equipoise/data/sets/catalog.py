@@ -85,17 +85,12 @@ def _addresses(base: str, *files: tuple[str, int, str, str]) -> tuple[Address, .
 
 def _idx(folder: str, base: str, *kinds: tuple[str, int, str, str]) -> tuple[Address, ...]:
     """The four files of a set in the idx format: kind, bytes, md5, md5 unpacked."""
-    return tuple(
-        Address(
-            f"{base}{kind}-ubyte.gz",
-            f"{folder}/raw/{kind}-ubyte.gz",
-            size,
-            md5,
-            "train" if kind.startswith("train") else "test",
-            inside=(unpacked,),
-        )
-        for kind, size, md5, unpacked in kinds
-    )
+
+    def address(kind: str, size: int, md5: str, unpacked: str) -> Address:
+        file, split = f"{kind}-ubyte.gz", "train" if kind.startswith("train") else "test"
+        return Address(f"{base}{file}", f"{folder}/raw/{file}", size, md5, split, inside=(unpacked,))
+
+    return tuple(address(*kind) for kind in kinds)
 
 
 SETS: dict[str, DataSet] = {
