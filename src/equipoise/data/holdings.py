@@ -19,11 +19,7 @@ SIDE, MOST = 32, 40_000  # pixels of an example, and characters that all example
 
 
 def holdings(
-    names: Sequence[str],
-    groups: Sequence[str] | None,
-    clients: Sequence[Known],
-    tests: Mapping[str, Known],
-    classes: int,
+    names: Sequence[str], groups: Sequence[str] | None, clients: Sequence[Known], tests: Mapping[str, Known], C: int
 ) -> dict[str, Any]:
     """What clients and test sets hold: ``{"clients": [{"name", "size", "counts", "group"}], "tests": [{"name", "size", "counts"}]}``.
 
@@ -34,7 +30,7 @@ def holdings(
     def described(name: str, data: Known) -> dict[str, Any]:
         held = _at_hand(data)
         y = None if held.shape_and_labels is None else held.shape_and_labels[1]
-        counts = None if y is None else [] if y.is_floating_point() else y.bincount(minlength=classes).tolist()
+        counts = None if y is None else [] if y.is_floating_point() else y.bincount(minlength=C).tolist()
         about = {"name": name, "size": held.size, "counts": counts}
         if held.people is None:
             return about

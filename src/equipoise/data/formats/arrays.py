@@ -97,11 +97,8 @@ def joined(path: Path, arrays: Arrays) -> Arrays:
     if different := _different(zip(parts, x, strict=True), typed=True):
         raise DataError(f"{path}: {different[0]}")
     used = {name for pair in parts.values() for name in pair}
-    made = {
-        "x": np.concatenate(x),
-        "y": np.concatenate([*map(_words, y)]),
-        "split": np.repeat(np.array([*parts], object), [*map(len, y)]),
-    }
+    made = {"x": np.concatenate(x), "y": np.concatenate([*map(_words, y)])}
+    made["split"] = np.repeat(np.array([*parts], object), [*map(len, y)])
     return made | {name: array for name, array in arrays.items() if name not in used | made.keys()}
 
 

@@ -13,6 +13,7 @@ from equipoise.system import own_code, text
 from equipoise.system.suggestions import require_use
 
 HUB = "hub:"
+USUAL = Columns()
 MEASURED = 20  # different whole numbers, from which on labels may be measurements, also where they are those from 0 up
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
 SAVED = "Save the table as .xlsx or CSV from the program that wrote it."
@@ -25,12 +26,7 @@ ADVICE = {  # what to do with files that are not read, by their ending
 
 
 def read_user_data(
-    source: str | Path,
-    columns: Columns | None = None,
-    *,
-    download: bool = False,
-    seed: int = 0,
-    between: Range | None = None,
+    source: str | Path, columns: Columns = USUAL, *, download: bool = False, seed: int = 0, between: Range | None = None
 ) -> UserData:
     """Read the user's data.
 
@@ -57,7 +53,6 @@ def read_user_data(
     between : of images in files, the grey levels that become black and white; None: bytes stay, and of other numbers the
         least and the largest of all images.
     """
-    columns = columns or Columns()
     try:
         return _ranged(_checked(_source(source, columns, download, seed), columns), between)
     except MemoryError as error:

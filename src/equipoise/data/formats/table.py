@@ -290,6 +290,9 @@ def from_table(
             f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the {columns.labelled}: --set label=COLUMN.",
         )
     inputs: Any = None
+    features: Column = ()
+    names: Column = ()
+    layout = "a table of images"
     if image is None:
         if not len(rows) and not problems:
             raise DataError(f"{source} holds no sample.")
@@ -299,18 +302,16 @@ def from_table(
         if not inputs.columns and not problems:
             reasons = "".join(f" {note}" for note in said)
             problems.append(f"{source} has neither a column path nor any of which something can be learnt.{reasons}")
-    if problems:
-        raise DataError(together(source, problems))
-    if image is None:
         features, names = inputs.schema.names, tuple(map(at, range(len(rows))))
         layout = f"a table of {len(features)} columns"
-    else:
+    elif not problems:
         label = roles["label"]
         inputs = images[1](label) if images else _images(Path(source), image, cells[image], label, at, notes)
-        if rest:
-            are = "s {} are" if len(rest) > 1 else " {} is"
-            notes.append(f"{file}: the column{are.format(listed(rest))} not used.")
-        layout, features, names = "a table of images", (), tuple(inputs.names)
+        names = tuple(inputs.names)
+        are = "s {} are" if len(rest) > 1 else " {} is"
+        notes += [f"{file}: the column{are.format(listed(rest))} not used."] * bool(rest)
+    if problems:
+        raise DataError(together(source, problems))
     about = {**about, **described(groups, columns)}
     roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
     return UserData(source=str(source), layout=layout, about=about, **roles)

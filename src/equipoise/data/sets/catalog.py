@@ -364,11 +364,9 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
             usual = [" or ".join(places if alone or not data_set(name).needs else places[:1]) for places in missing]
             said.append(f"{name}: expected {some(usual)}")
         astray = [text for name in lost if (text := data_set(name).astray(root))]
-        raise DataError(
-            " ".join([f"{'; '.join(said)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)]),
-            MISSING,
-            lost=[word for name, missing in lost.items() for word in (name, *missing.values())],
-        )
+        text = " ".join([f"{'; '.join(said)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)])
+        words = [word for name, missing in lost.items() for word in (name, *missing.values())]
+        raise DataError(text, MISSING, lost=words)
 
 
 def held(name: str, address: Address, root: Path) -> tuple[Path, ...]:

@@ -22,11 +22,8 @@ def cells(path: Path) -> list[tuple[int, list[str]]]:
     """The lines of a CSV file that are not empty, as line number and cells without spaces around them."""
     expected = f"{path}: expected a CSV file of text"
     with explain_damage(expected, "Is it damaged?"), path.open(encoding="utf-8-sig", newline="") as file:
-        return [
-            (number, [cell.strip() for cell in row])
-            for number, row in enumerate(csv.reader(lines(file, path)), 1)
-            if any(cell.strip() for cell in row)
-        ]
+        rows = enumerate(csv.reader(lines(file, path)), 1)
+        return [(number, [*map(str.strip, row)]) for number, row in rows if any(map(str.strip, row))]
 
 
 def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:

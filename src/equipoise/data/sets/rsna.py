@@ -165,11 +165,8 @@ def single(table: Path) -> dict[str, int]:
             raise DataError(
                 f"{table}: expected {len(SUBTYPES)} lines for a slice, found {(bits >> 6).bit_count()} for {name}. Is the file complete?"
             )
-    return {
-        name: (bits & 31).bit_length() - 1
-        for name, bits in seen.items()
-        if (bits & 31).bit_count() == 1 and name not in DAMAGED
-    }
+    subtypes = {name: bits & 31 for name, bits in seen.items() if name not in DAMAGED}
+    return {name: bits.bit_length() - 1 for name, bits in subtypes.items() if bits.bit_count() == 1}
 
 
 def brain(path: Path) -> NDArray[np.uint8]:
