@@ -168,21 +168,15 @@ def check_npz(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         check_zip(archive)
         for member in archive.infolist():
-            size = member.file_size
+            size, header = member.file_size, np.lib.format
             if member.filename.endswith(".npy"):
                 with archive.open(member) as file:
-                    size = max(size, _declared(file))
+                    first = header.read_magic(file) == (1, 0)
+                    shape, _, dtype = (header.read_array_header_1_0 if first else header.read_array_header_2_0)(file)
+                size = max(size, math.prod(shape) * (dtype.itemsize or ROW))
             check_bytes(f"{path}, {member.filename.removesuffix('.npy')}", size)
             total += size
     check_bytes(path, total)
-
-
-def _declared(file: IO[bytes]) -> int:
-    """The bytes that the header of an array declares."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return math.prod(shape) * (dtype.itemsize or ROW)
 
 
 def read_matlab(path: Path, choose: Callable[[list[str]], Iterable[str]], **options: Any) -> tuple[list[str], Any]:

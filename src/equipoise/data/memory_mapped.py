@@ -35,7 +35,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
 
     Raises
     ------
-    ValueError : the file holds no such images, or not those that ``rows`` names, or a sensitive attribute has too many values.
+    ValueError : the file holds no such images, or a sensitive attribute has too many values; and, where they are read, it lacks some.
     """
 
     path: Path
@@ -53,8 +53,6 @@ class Mapped(Dataset[tuple[Any, ...]]):
             raise ValueError(f"{self.path}: expected uint8 images [n, C, H, W] in C order; found {content}.")
         if self.s is not None:
             check_codes(self.s, str(self.path))
-        if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(images):
-            raise ValueError(f"{self.path}: holds {len(images)} images; found row {self.rows.max()} asked for.")
         object.__setattr__(self, "shape", tuple(images.shape[1:]))
         object.__setattr__(self, "start", images.offset)
 

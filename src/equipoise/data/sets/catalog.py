@@ -15,7 +15,6 @@ from equipoise.data.sets import cifar, class_folders, digits, isic, retina, rsna
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
 
-DIGITS = digits.DIGITS
 INSTALLED = Path("/usr/share/datasets")  # where Debian and Ubuntu have the data sets of their packages
 
 
@@ -97,7 +96,7 @@ SETS: dict[str, DataSet] = {
     "mnist": DataSet(
         title="MNIST",
         used_by="FedHEAL (Digits)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={
             "train": each(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
             "test": each(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
@@ -121,7 +120,7 @@ SETS: dict[str, DataSet] = {
     "usps": DataSet(
         title="USPS",
         used_by="FedHEAL (Digits)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={
             "train": each(1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644),
             "test": each(359, 264, 198, 166, 200, 160, 170, 147, 166, 177),
@@ -141,7 +140,7 @@ SETS: dict[str, DataSet] = {
     "svhn": DataSet(
         title="SVHN, cropped digits",
         used_by="FedHEAL (Digits), FedSAC",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={
             "train": each(4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
             "test": each(1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
@@ -164,7 +163,7 @@ SETS: dict[str, DataSet] = {
     "syn": DataSet(
         title="SYN, synthetic digits of Roy et al. (2018)",
         used_by="FedHEAL (Digits)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={"train": Count(10000), "test": Count(2000)},
         size="about 50 MB",
         source="Kaggle: prasunroy/synthetic-digits; or the FedHEAL authors' own bundle, see their README",
@@ -176,7 +175,7 @@ SETS: dict[str, DataSet] = {
     "synth": DataSet(
         title="synthetic digits of Ganin and Lempitsky (2015)",
         used_by="none of the papers (Digits-5 has it in the place of SYN)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={"train": Count(479400), "test": Count(9553)},
         size="913 MB",
         source="the authors' page, or a copy of Digits-5: synth_train_32x32.mat and synth_test_32x32.mat",
