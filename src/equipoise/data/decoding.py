@@ -126,20 +126,20 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3]
     height, width = size
     check_pixels(height, width)
-    shown = Image.fromarray(np.ascontiguousarray(pixels))
-    if shown.size != (width, height):
+    resampled = Image.fromarray(np.ascontiguousarray(pixels))
+    if resampled.size != (width, height):
         bilinear = Image.Resampling.BILINEAR
         if fit == "stretch":
-            shown = shown.resize((width, height), bilinear)
+            resampled = resampled.resize((width, height), bilinear)
         else:
-            w, h = shown.size
+            w, h = resampled.size
             tall = w * height < h * width  # the sizes of torchvision's Resize, then of its CenterCrop
             sides = (width, max(height, int(width * h / w))) if tall else (max(width, int(height * w / h)), height)
             check_pixels(*sides)
-            shown = shown.resize(sides, bilinear)
-            left, top = round((shown.size[0] - width) / 2), round((shown.size[1] - height) / 2)
-            shown = shown.crop((left, top, left + width, top + height))
-    return np.ascontiguousarray(np.asarray(shown.convert("RGB")).transpose(2, 0, 1))
+            resampled = resampled.resize(sides, bilinear)
+            left, top = round((resampled.size[0] - width) / 2), round((resampled.size[1] - height) / 2)
+            resampled = resampled.crop((left, top, left + width, top + height))
+    return np.ascontiguousarray(np.asarray(resampled.convert("RGB")).transpose(2, 0, 1))
 
 
 def decoded(files: Sequence[Path], side: Size, *, what: str, load: Load = picture, fit: Fit = "stretch") -> Path:
@@ -280,16 +280,16 @@ def bar(doing: str, total: int) -> Iterator[Callable[[], None]]:
 
     console = Terminal(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = shown.add_task(doing, total=total)
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task(doing, total=total)
     begin = time.monotonic()
 
     def advance() -> None:
-        shown.advance(task)
-        if not shown.live.is_started and time.monotonic() - begin > PATIENCE and not shown.finished:
-            shown.start()
+        progress.advance(task)
+        if not progress.live.is_started and time.monotonic() - begin > PATIENCE and not progress.finished:
+            progress.start()
 
     try:
         yield advance
     finally:
-        shown.stop()
+        progress.stop()

@@ -90,8 +90,8 @@ def holds(root: Path) -> str:
 def where_from(names: Sequence[str], root: Path) -> str:
     """The commands that say where to get data sets."""
     commands = [f"`equipoise data get {name} --data {shlex.quote(str(root))}`" for name in names]
-    says, them = ("say", "them") if len(names) > 1 else ("says", "it")
-    return f"{' and '.join(commands)} {says} where to get {them}."
+    says, pronoun = ("say", "them") if len(names) > 1 else ("says", "it")
+    return f"{' and '.join(commands)} {says} where to get {pronoun}."
 
 
 def facts(paths: Iterable[Path]) -> dict[str, Any]:

@@ -234,28 +234,28 @@ class Pictures:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the range, and about what is not used."""
-        survey, said = self.survey, list[str]()
+        survey, sentences = self.survey, list[str]()
         low, high = map(plain, self.range or (0, 255))
         if self.declared is not None:
-            said.append(
+            sentences.append(
                 f"Grey levels from {low} to {high} become 0 to 255; {100 * survey.outside:.3g}% of all pixels are outside of that and become black or white."
             )
         elif survey.deep:
-            said.append(
+            sentences.append(
                 f"Grey levels from {low} to {high}, the least and the largest of all {survey.images} images, become 0 to 255."
             )
             least, most = (plain(float(f"{edge:.4g}")) for edge in survey.inner)
             if survey.stretched:
-                said.append(
+                sentences.append(
                     f"But nearly all pixels are from {least} to {most}, so the images become almost of one colour. If that is what they "
                     f"show: --set range={least},{most}."
                 )
             else:
-                said[-1] += f" For the same with other images: --set range={low},{high}."
+                sentences[-1] += f" For the same with other images: --set range={low},{high}."
         for remark, count in survey.remarks.items():
             many = "1 image has" if count == 1 else f"{count} images have"
-            said.append(f"{many} {UNUSED[remark]}.")
-        return tuple(said)
+            sentences.append(f"{many} {UNUSED[remark]}.")
+        return tuple(sentences)
 
     def __call__(self, side: int) -> Path:
         """The file of all images, uint8 [n, 3, side, side], made unless the cache has it.
@@ -286,8 +286,8 @@ class Pictures:
         DataError : images have bytes and those of the training had more, or the reverse.
         """
         made, (low, high) = replace(self, declared=levels), levels or (0, 255)
-        survey, of_bytes = made.survey, levels is None or 0 <= low < high <= 255
-        if other := survey.deep if levels is None else 0 if of_bytes else survey.images - survey.deep:
+        survey, byte_levels = made.survey, levels is None or 0 <= low < high <= 255
+        if other := survey.deep if levels is None else 0 if byte_levels else survey.images - survey.deep:
             theirs = "bytes" if levels is None else f"more, from {plain(low)} to {plain(high)}"
             raise DataError(
                 f"{self.what}: {other:,} of {survey.images:,} images have {'more than 8 bits' if levels is None else 'bytes'}, and those of "

@@ -30,17 +30,17 @@ def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[i
         return ""
     wide, narrow = x.reshape(len(x), -1), rounded.reshape(len(x), -1)
     every, step = -(-x.size // LOOKED_AT), max(1, BLOCK // len(x))
-    said = []
+    losses = []
     for k in range(0, wide.shape[1], step):
         ordered = (np.sort(block[::every, k : k + step], axis=0) for block in (wide, narrow))
         before, after = ((block[1:] != block[:-1]).sum(0) + 1 for block in ordered)
-        said += [
+        losses += [
             f"{name(k + int(j))} ({before[j]:,} different numbers become {after[j]:,})"
             for j in np.flatnonzero(before - after > LOST * before)
         ]
-    if not said:
+    if not losses:
         return ""
-    return f"rounding to single precision (float32), in which networks compute, makes different numbers the same: {some(said, SHOWN)}."
+    return f"rounding to single precision (float32), in which networks compute, makes different numbers the same: {some(losses, SHOWN)}."
 
 
 def counting(x: NDArray[Any]) -> list[int]:
@@ -60,8 +60,8 @@ def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:
     if not good.all():
         at = np.argwhere(~good)[0].tolist()
         number, among = x[tuple(at)], int((~good).reshape(len(x), -1).any(1).sum())
-        what = f"{number:g}, too large for float32," if np.isfinite(number) else "not a finite number,"
-        raise DataError(f"{where(at)} is {what} in {plural(among, 'sample')} in all. Correct, scale or remove them.")
+        fault = f"{number:g}, too large for float32," if np.isfinite(number) else "not a finite number,"
+        raise DataError(f"{where(at)} is {fault} in {plural(among, 'sample')} in all. Correct, scale or remove them.")
     return x
 
 

@@ -282,9 +282,9 @@ class Absent:
         if self.part is None:
             return data
         share, seed, held = self.part
-        kept = divided(data, share, seed, self.who)[held]
-        assert kept is not None  # there are samples to hold out, or this would be no part
-        return loaded(kept)
+        part = divided(data, share, seed, self.who)[held]
+        assert part is not None  # there are samples to hold out, or this would be no part
+        return loaded(part)
 
 
 def n_held(n: int, share: float) -> int:
@@ -315,8 +315,8 @@ def divided(
 
 def at_one_client(people: Sequence[NDArray[np.int64] | None]) -> list[Any]:
     """The person of each sample of every client, where people with samples at several clients have negative numbers: they are never held out."""
-    each = [np.unique(who) for who in people if who is not None]
-    numbers, n_clients = np.unique(np.concatenate(each or [np.empty(0, np.int64)]), return_counts=True)
+    numbers_of_clients = [np.unique(who) for who in people if who is not None]
+    numbers, n_clients = np.unique(np.concatenate(numbers_of_clients or [np.empty(0, np.int64)]), return_counts=True)
     shared = numbers[(n_clients > 1) & (numbers >= 0)]
     return [None if who is None else np.where(np.isin(who, shared), -1 - who, who) for who in people]
 
@@ -328,7 +328,7 @@ def held_rows(
 
     ``people`` are the persons [n]: a share of them is held out, each with all samples; none whose number is negative.
     """
-    rows, held = np.arange(n), np.zeros(n, bool)
+    rows, chosen = np.arange(n), np.zeros(n, bool)
     if people is not None:
         rows = np.sort(np.unique(people, return_index=True)[1])
         rows = rows[people[rows] >= 0]
@@ -337,8 +337,8 @@ def held_rows(
         order = rows[rng.permutation(len(rows))]
         if y is not None:
             order = order[np.argsort(y[order], kind="stable")]
-        held[order[((np.arange(k) + rng.random()) * len(rows) / k).astype(np.int64)]] = True
-    return held if people is None else np.isin(people, people[held])
+        chosen[order[((np.arange(k) + rng.random()) * len(rows) / k).astype(np.int64)]] = True
+    return chosen if people is None else np.isin(people, people[chosen])
 
 
 def trained_on(y: Tensor, draw: Draw, who: str, people: NDArray[np.int64] | None = None) -> Tensor:

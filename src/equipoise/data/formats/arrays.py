@@ -145,16 +145,16 @@ def from_arrays(
     x_name = used.pop("x")
     _check_roles(path, arrays, x_name, used)
     x = arrays[x_name]
-    inputs, of_inputs = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
+    inputs, input_notes = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
     unused = [*(name for name in names if name not in (x_name, *used.values())), *unread]
-    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] * bool(unused) + of_inputs
+    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] * bool(unused) + input_notes
     groups = groups_of(columns, names, file)
 
     def origin(name: str) -> Origin:
         return Origin(f"{path}, {name}", partial("{}[{}]".format, name))
 
-    roles, problems, said = read_roles(path, columns, used, groups, arrays.__getitem__, origin)
-    notes += said
+    roles, problems, role_notes = read_roles(path, columns, used, groups, arrays.__getitem__, origin)
+    notes += role_notes
     if problems:
         raise DataError(together(path, problems))
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
@@ -193,7 +193,7 @@ def named(path: Path | str, names: Sequence[str], columns: Columns) -> dict[str,
     used = named_columns(columns, names, file)
     used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
     used["x"] = column(names, columns.image, "x", file)
-    if lost := next((what for what, role in (("x", "x"), ("y", "label")) if used[role] is None), ""):
+    if lost := next((name for name, role in (("x", "x"), ("y", "label")) if used[role] is None), ""):
         raise DataError(
             f"{path} has no array {lost}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n], or others by their "
             "names: --set image=NAME --set label=NAME."
@@ -447,8 +447,8 @@ def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]])
     users: list[OfClient] = []
     file_of: dict[tuple[str, str], Path] = {}
     problems: list[str] = []
-    every = [file for of_part in files.values() for file in of_part]
-    for part, file in ((part, file) for part, of_part in files.items() for file in of_part):
+    every = [file for part_files in files.values() for file in part_files]
+    for part, file in ((part, file) for part, part_files in files.items() for file in part_files):
         for user, x, y in _users(file, problems):
             if (first := file_of.setdefault((part, user), file)) != file:
                 problems.append(f"{file.name}, user {user}: also in {first.name}.")

@@ -221,11 +221,11 @@ class Delimited:
         with opened(self.path, self.encoding, None) as file, warnings.catch_warnings():
             # pandas loses an empty first cell after a line that ends in a carriage return alone: it sees none
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
-            how: dict[str, Any] = {"sep": self.sep, "skipinitialspace": self.spaced, "decimal": self.decimal}
-            how |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
-            how |= {"na_filter": False} if dtype is str else {"na_values": GAPS, "float_precision": "round_trip"}
+            options: dict[str, Any] = {"sep": self.sep, "skipinitialspace": self.spaced, "decimal": self.decimal}
+            options |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
+            options |= {"na_filter": False} if dtype is str else {"na_values": GAPS, "float_precision": "round_trip"}
             try:
-                for frame in read(file, chunksize=rows, **how, **PLAINLY):
+                for frame in read(file, chunksize=rows, **options, **PLAINLY):
                     n += len(frame)
                     yield frame[[*where]]  # pandas gives columns in the order of the file
             except pd.errors.ParserError:
@@ -260,8 +260,8 @@ def read(path: Path, columns: Columns) -> Delimited:
 
 def opened(path: Path, encoding: str, newline: str | None = "") -> TextIO:
     """The text of a file, which may be compressed, with line ends as they are, or all as one sign where ``newline`` is None."""
-    how = COMPRESSED.get(path.suffix.lower(), open)
-    return cast(TextIO, how(path, "rt", encoding=encoding, newline=newline))
+    open_file = COMPRESSED.get(path.suffix.lower(), open)
+    return cast(TextIO, open_file(path, "rt", encoding=encoding, newline=newline))
 
 
 def _encoding(path: Path, declared: str | None) -> str:

@@ -156,16 +156,16 @@ def read(
             scores = numbers(probability)
             problems += _outside(scores, origin(probability))
         if prediction is not None:
-            said = words(prediction, "label", noun="prediction")
-            if strange := [*dict.fromkeys(word for word in said if word not in classes)]:
+            predicted_names = words(prediction, "label", noun="prediction")
+            if strange := [*dict.fromkeys(word for word in predicted_names if word not in classes)]:
                 problems.append(
                     f"{what}, column {prediction}: {some([*map(repr, strange)])} is no class of column {label} ({some(classes)}). Write classes the same "
                     "way in both; of numbers between 0 and 1 it is --probability."
                 )
             else:
-                predicted = numbered(said, classes)
+                predicted = numbered(predicted_names, classes)
         if about is not None and probability is not None and len(classes) > 2:  # one against the rest
-            y, predicted = ((each == about.number).astype(np.int64) for each in (y, predicted))
+            y, predicted = ((codes_of_classes == about.number).astype(np.int64) for codes_of_classes in (y, predicted))
             classes, about = (f"not {about.name}", about.name), about._replace(number=1, other=f"not {about.name}")
         if prediction is None and about is not None and scores is not None and not problems:
             predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)

@@ -132,8 +132,8 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers."""
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
-    of_names = {f"not_missing={word}": not missing(word) for word in columns.not_missing}
-    require_use(of_names, together="a word that never marks a missing cell")
+    present_words = {f"not_missing={word}": not missing(word) for word in columns.not_missing}
+    require_use(present_words, together="a word that never marks a missing cell")
     require_use({"unknown": columns.unknown and not own.attributes}, without="group=COLUMN")
     if columns.unknown and not any(columns.unknown in words for words in own.attributes.values()):
         own = replace(own, notes=(*own.notes, f"{own.source}: no group is missing, so none is {columns.unknown!r}."))
@@ -156,11 +156,11 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     if columns.task is None and all(map(INTEGER.fullmatch, own.classes)):
         many, whole = len(own.classes), sorted(map(int, own.classes))
         if MEASURED <= many > len(own) // 10 or (many > 2 and whole != [*range(many)]):
-            said = (
+            doubt = (
                 f"{own.source}: the labels are {many:,} different whole numbers from {whole[0]:,} to {whole[-1]:,}, each of which is a class. "
                 'If they are numbers to predict, such as days or points: --task regression, in Python task="regression".'
             )
-            own = replace(own, notes=(*own.notes, said))
+            own = replace(own, notes=(*own.notes, doubt))
     return replace(own, notes=(*own.notes, *doubts(own, columns)))
 
 
@@ -186,8 +186,8 @@ def _named(own: UserData, words: Column) -> Column:
     """Names of classes, clients or groups, safe to print."""
     safe = {word: text.name(word) for word in dict.fromkeys(words)}
     if len(set(safe.values())) < len(safe):
-        why = "are shown in the same way. Rename one"
-        if any(len(shown) == text.LONGEST for shown in safe.values()):
-            why = f"begin with the same {text.LONGEST} characters. Shorten them"
-        raise DataError(f"{own.source}: two names {why}.")
+        fault = "are shown in the same way. Rename one"
+        if any(len(name) == text.LONGEST for name in safe.values()):
+            fault = f"begin with the same {text.LONGEST} characters. Shorten them"
+        raise DataError(f"{own.source}: two names {fault}.")
     return tuple(safe[word] for word in words)

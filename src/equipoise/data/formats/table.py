@@ -282,8 +282,8 @@ def from_table(
     readings = signs_in(raw, columns, text=not isinstance(table, Frame))
     groups = groups_of(columns, header, file) | ({} if bands is None else {"label": bands})
     groups = with_signs(groups, cells, columns, source, readings[1], notes)
-    roles, problems, of_names = read_roles(source, columns, named, groups, cells.__getitem__, origin, readings[1])
-    notes += of_names
+    roles, problems, role_notes = read_roles(source, columns, named, groups, cells.__getitem__, origin, readings[1])
+    notes += role_notes
     if "label" not in named:
         problems.insert(
             0,
@@ -296,11 +296,11 @@ def from_table(
     if image is None:
         if not len(rows) and not problems:
             raise DataError(f"{source} holds no sample.")
-        inputs, wrong, said = read_raw(file, header, raw, columns, at, readings, counts)
+        inputs, wrong, input_notes = read_raw(file, header, raw, columns, at, readings, counts)
         problems += [f"{source}, {problem}" for problem in wrong]
-        notes += said
+        notes += input_notes
         if not inputs.columns and not problems:
-            reasons = "".join(f" {note}" for note in said)
+            reasons = "".join(f" {note}" for note in input_notes)
             problems.append(f"{source} has neither a column path nor any of which something can be learnt.{reasons}")
         features, names = inputs.schema.names, tuple(map(at, range(len(rows))))
         layout = f"a table of {len(features)} columns"
@@ -364,8 +364,8 @@ def _images(
         places = [at(k) for k in range(len(cells))]
         return Pictures(str(path), places, partial(_held, cells), partial(dated, [path], name))
     names = [str(cell) for cell in cells]
-    files, said = located(path, names, at)
-    notes += [*said, *_repeats(path, files, labels, at)]
+    files, path_notes = located(path, names, at)
+    notes += [*path_notes, *_repeats(path, files, labels, at)]
     return from_files(files, str(path), names)
 
 

@@ -358,12 +358,12 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
         lost |= {name: missing} if missing else {}
     if lost:
         alone = sum(map(len, lost.values())) == 1
-        said = []
+        expected = []
         for name, missing in lost.items():
             usual = [" or ".join(places if alone or not data_set(name).needs else places[:1]) for places in missing]
-            said.append(f"{name}: expected {some(usual)}")
+            expected.append(f"{name}: expected {some(usual)}")
         astray = [text for name in lost if (text := data_set(name).astray(root))]
-        text = " ".join([f"{'; '.join(said)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)])
+        text = " ".join([f"{'; '.join(expected)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)])
         words = [word for name, missing in lost.items() for word in (name, *missing.values())]
         raise DataError(text, MISSING, lost=words)
 
@@ -479,9 +479,9 @@ def _findings(name: str, entry: DataSet, root: Path) -> Iterator[SplitCheck]:
         counts = torch.bincount(labels(contents.data), minlength=len(contents.classes)).tolist()
         parts = {part: len(rows) for part, rows in contents.parts.items()}
         files = copies(name, root, [split])
-        marks = [genuine(name, path) for of_file in files for path in of_file[:1]]
+        marks = [genuine(name, path) for paths in files for path in paths[:1]]
         all_genuine = None if None in marks or not marks else all(marks)
-        unread = tuple(path for of_file in files for path in of_file[1:])
+        unread = tuple(path for paths in files for path in paths[1:])
         yield SplitCheck(
             split, contents.classes, tuple(counts), published, needed, parts=parts, genuine=all_genuine, unread=unread
         )

@@ -48,8 +48,8 @@ def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Content
         ],
     }
     if any(wrong.values()):
-        said = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
-        raise DataError(f"{folder}: expected one folder per class, {', '.join(classes)}; {said}.")
+        problems = "; ".join(f"{fault}: {', '.join(names)}" for fault, names in wrong.items() if names)
+        raise DataError(f"{folder}: expected one folder per class, {', '.join(classes)}; {problems}.")
     class_of = {path: k for k, key in enumerate(keys) for path in _images(by_class[key][0])}
     chosen = {str(path.relative_to(folder)): k for path, k in class_of.items()}
     return contents(f"{name} {folder.name}", [*class_of], chosen, classes, side, {})

@@ -142,19 +142,19 @@ def divided(
     """
     shuffled = _shuffled(classes, rng)
     if group is None:
-        held = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
+        test_names = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
     else:
         members = grouped((group(name), name) for name in sorted(classes))
         keys = sorted(members)
-        held = set()
+        test_names = set()
         for k in rng.permutation(len(keys)):
-            if len(held) >= _ceil(test, len(classes)):
+            if len(test_names) >= _ceil(test, len(classes)):
                 break
-            held |= set(members[keys[k]])
+            test_names |= set(members[keys[k]])
     ordered = {name: k for k, names in shuffled.items() for name in names}
     return {
-        "train": {name: k for name, k in ordered.items() if name not in held},
-        "test": {name: k for name, k in ordered.items() if name in held},
+        "train": {name: k for name, k in ordered.items() if name not in test_names},
+        "test": {name: k for name, k in ordered.items() if name in test_names},
     }
 
 
