@@ -471,17 +471,12 @@ def is_dicom(source: IO[bytes]) -> bool:
     return begin[MAGIC] == b"DICM"
 
 
-def pydicom_package(hint: str = "") -> Any:
-    """The package that reads them."""
-    return optional_package("pydicom", "DICOM files", "'equipoise[medical]'", hint)
-
-
 def dicom_pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, bool]:
     """Numbers [H, W] in the unit of the file, or colours [H, W, 3]; which of them are padding; and whether the least is white.
 
     Slope and intercept (or the modality's table) are applied, and no window. Fewer than 8 bits are spread over 0..255, as in a PNG.
     """
-    pydicom = pydicom_package()
+    pydicom = optional_package("pydicom", "DICOM files", "'equipoise[medical]'")
     slice_: Dataset = pydicom.dcmread(source)
     if (frames := int(slice_.get("NumberOfFrames") or 1)) > 1:
         raise ValueError(f"it has {frames} frames; save the one that counts in a file of its own")

@@ -447,8 +447,8 @@ def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]])
     users: list[OfClient] = []
     file_of: dict[tuple[str, str], Path] = {}
     problems: list[str] = []
-    every = [file for part_files in files.values() for file in part_files]
-    for part, file in ((part, file) for part, part_files in files.items() for file in part_files):
+    parts = [(part, file) for part, part_files in files.items() for file in part_files]
+    for part, file in parts:
         for user, x, y in _users(file, problems):
             if (first := file_of.setdefault((part, user), file)) != file:
                 problems.append(f"{file.name}, user {user}: also in {first.name}.")
@@ -458,8 +458,9 @@ def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]])
     if problems:
         raise DataError(together(path, problems) + TEXT * ("text" in map(key_of, problems)))
     arrays = joined_clients(users)
-    own, files_ = from_arrays(path, arrays, columns, file_totals(every)), plural(len(every), "file")
-    return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
+    own = from_arrays(path, arrays, columns, file_totals([file for _, file in parts]))
+    layout = f"users of LEAF, {plural(len(parts), 'file')}: {own.layout.removeprefix('arrays: ')}"
+    return replace(own, layout=layout)
 
 
 def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,25 +79,23 @@ def _offline(datasets: Any) -> Iterator[None]:
     places: list[Any] = [datasets.config]
     with suppress(ImportError):
         places.append(import_module("huggingface_hub.constants"))
-    before = [(place, key, vars(place)[key]) for place in places for key in OFFLINE if key in vars(place)]
-    for place, key, _ in before:
-        setattr(place, key, True)
-    try:
+    with ExitStack() as stack:
+        for place, key in product(places, OFFLINE):
+            if key in vars(place):
+                stack.callback(setattr, place, key, vars(place)[key])
+                setattr(place, key, True)
         yield
-    finally:
-        for place, key, value in before:
-            setattr(place, key, value)
 
 
 def _parts(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
     """Tables by train, test and validation."""
     if not isinstance(loaded, Mapping):
         return {"train": loaded}, []
-    by_split = grouped((SPLITS.get(str(part).lower(), ""), str(part)) for part in loaded)
+    by_split = grouped((SPLITS.get(str(part).lower(), ""), part) for part in loaded)
     used = {split: parts[0] for split, parts in by_split.items() if split}
     if "train" not in used:
         raise DataError(f"hub:{name} has no part train; it has {listed(map(str, loaded))}.")
-    others = [str(part) for part in loaded if str(part) not in used.values()]
+    others = [str(part) for part in loaded if part not in used.values()]
     notes = [f"hub:{name}: the {noun('part', len(others))} {listed(others)} ignored."] * bool(others)
     return {split: loaded[part] for split, part in used.items()}, notes
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import Contents, DataError, check_pixels, explain_damage
+from equipoise.data.contents import Contents, DataError, check_pixels, explain_damage, optional_package
 from equipoise.data.decoding import Load, levels, picture
 from equipoise.data.locations import facts, find, located
-from equipoise.data.pictures import pydicom_package
 from equipoise.data.sets.image_lists import contents, divided, ids, sample
 from equipoise.system.suggestions import unknown
 
@@ -212,4 +211,5 @@ def _patient(folder: Path, name: str) -> str:
 
 
 def _pydicom() -> Any:
-    return pydicom_package(f" The PNG files of {NAME}, in ICH_20, do not.")
+    hint = f" The PNG files of {NAME}, in ICH_20, do not."
+    return optional_package("pydicom", "DICOM files", "'equipoise[medical]'", hint)
