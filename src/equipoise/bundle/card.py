@@ -18,7 +18,7 @@ from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.privacy.suppression import WITHHELD, enough, in_words, text_of
 from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
-from equipoise.report import page as pages, rates, sentences, thresholds
+from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, with_unit, without
 from equipoise.report.holdings import size, unsaid
@@ -91,11 +91,7 @@ class Card:
     def markdown(self) -> str:
         """The card as ``README.md``."""
         header = [f"{key}: {_yaml(value)}" for key, value in self.header.items()]
-        return "\n".join(["---", *header, "---", "", pages.markdown(self.page)])
-
-    def html(self) -> str:
-        """The card as a page."""
-        return pages.html(self.page)
+        return "\n".join(["---", *header, "---", "", self.page.markdown()])
 
     @property
     def page(self) -> Page:

@@ -99,5 +99,6 @@ CATALOGUE = {
             "ffl4mia": {"form": "losses"},
             "drfl": {"form": "losses"},
         },
+        printed="q-FFL",
     ),
 }

@@ -23,13 +23,12 @@ from equipoise.metrics.performance import gap_between
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
-from equipoise.report import document as content, layout, page as pages, rates, sentences
+from equipoise.report import document as content, layout, rates, sentences
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, without
 from equipoise.report.notes import listed
-from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
+from equipoise.report.page import SHOWN, Block, Bullets, Page, Picture, Pictures, Section, Table, Text
 from equipoise.report.statistics import Comparison
-from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import some
@@ -252,7 +251,7 @@ class Audit:
         two = [self._gaps(treated, rates.two_gaps(treated, self.history.main)) for treated in self.treated]
         first = Table(Grid(self._titles, tuple(row for rows in two for row in rows)), head="Gap")
         made, rows = "Made by equipoise audit, which trains nothing.", f"{len(self.data):,} rows"
-        sections = [Section("shown", "What the numbers show", [Text(self.summary)]), *self.sections]
+        sections = [Section(SHOWN, "What the numbers show", [Text(self.summary)]), *self.sections]
         return Page(
             self.name, "Audit", [rows], self.headline, notices=self.notes, sections=sections, folded=True, footer=made, first=[first],
         )  # fmt: skip
@@ -347,11 +346,11 @@ class Audit:
 
     def html(self) -> str:
         """The page, which needs nothing else."""
-        return pages.html(self.page)
+        return self.page.html()
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, atomically; return its path."""
-        return write_atomically(Path(path), self.html())
+        return self.page.save(path)
 
     def __repr__(self) -> str:
         return f"Audit({len(self.data):,} people: {self.summary})"

@@ -18,7 +18,7 @@ from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt, score_of
-from equipoise.report import answer, document as content, page as pages, rates, thresholds
+from equipoise.report import answer, document as content, rates, thresholds
 from equipoise.report.document import interval_of, rate_of, treated, without_bounds
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.holdings import size, size_range, unsaid
@@ -28,7 +28,6 @@ from equipoise.report.page import Block, Bullets, Page, Section, Table, Text
 from equipoise.report.provenance import data_digest, quarantined, versions
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison
-from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import plural
@@ -55,12 +54,12 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     ------
     ValueError : as for the report for researchers.
     """
-    return write_atomically(Path(path), render(histories, about))
+    return page(Comparison.of(histories), about).save(path)
 
 
 def render(histories: Sequence[History] | Comparison, about: About | None = None) -> str:
     """The report as a string of HTML."""
-    return pages.html(page(Comparison.of(histories), about))
+    return page(Comparison.of(histories), about).html()
 
 
 def page(compared: Comparison, about: About | None = None) -> Page:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.records.meta import LEAK
-from equipoise.report import answer, figures as drawings, findings, layout, notes, page as pages, provenance, thresholds
+from equipoise.report import (
+    answer,
+    figures as drawings,
+    findings,
+    layout,
+    notes,
+    page as pages,
+    provenance,
+    rendering,
+    thresholds,
+)
 from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
@@ -20,8 +30,20 @@ from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
-from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, texts
-from equipoise.report.rendering import save_latex
+from equipoise.report.page import (
+    Block,
+    Bullets,
+    Code,
+    Link,
+    Page,
+    Picture,
+    Pictures,
+    Section,
+    Table,
+    Text,
+    printed_names,
+    texts,
+)
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import real_path, write_atomically
@@ -55,13 +77,13 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     if figures:
         real_path(beside := path.with_name(f"{path.stem}-figures"), path.parent)
         drawings.save_all(compared, beside)
-        save_latex(compared, beside)
+        rendering.save_latex(compared, beside)
     return write_atomically(path, page)
 
 
 def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
     """The report as a string of HTML; ``choice`` is the page with all draws of a choice of settings, as a relative address."""
-    return pages.html(page(Comparison.of(histories), choice))
+    return page(Comparison.of(histories), choice).html()
 
 
 def page(compared: Comparison, choice: str = "") -> Page:
@@ -118,6 +140,8 @@ def page(compared: Comparison, choice: str = "") -> Page:
         [*compared.runs],
         {title: (anchor(title, terms), hint(title, terms)) for title in terms},
         _footer(compared),
+        sheets=rendering.tables(compared),
+        names=printed_names(compared.histories),
     )
 
 

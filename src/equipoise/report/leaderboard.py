@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
-from equipoise.report import page as pages
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, brief, number, p_value, same_in_every_seed
 from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
-from equipoise.report.page import ROWS, Block, Bullets, Link, Page, Section, Table, Text
-from equipoise.report.rendering import latex_sheet
-from equipoise.system.files import write_atomically
+from equipoise.report.page import ROWS, SHOWN, Block, Bullets, Link, Page, Section, Table, Text
 from equipoise.system.grouping import grouped
-from equipoise.system.text import csv_text, plural
+from equipoise.system.text import plural
 
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
 SURE: Final = 0.95  # the probability above which a method is called better
@@ -329,21 +326,22 @@ class Leaderboard:
             rows.append((self.row(m), tuple(cell._replace(link=f"#{CHOICE}-{next(places)}") for cell in cells)))
         return Sheet(name, heading, f"{heading} {about}.", Grid(names, tuple(rows)), texts)
 
-    def latex(self) -> str:
-        """The tables in LaTeX, for the package booktabs; those per scenario fit a page turned on its side."""
-        comments = (f"% {text}" for text in ("needs the package booktabs", self.headline, *self.notes))
-        return "\n".join([*comments, *map(latex_sheet, self.sheets())])
+    @property
+    def _printed(self) -> dict[str, str]:
+        """The names of methods in papers, of those that ran."""
+        every = [(method, cell) for method in self.document["methods"] for cell in self.cells(method).values()]
+        return {method: printed for method, cell in every if (printed := cell.get("printed"))}
 
-    def csv(self) -> str:
+    def _numbers(self) -> list[list[object]]:
         """A line per scenario and method, with every number, setting and failure."""
         measured = [name for by in CRITERIA for name in (by.key, *(f"{by.key}_{part}" for part in TESTED))]
-        rows: list[list[object]] = [["scenario", "method", *measured, *COSTS, "settings", "failed"]]
+        lines: list[list[object]] = [["scenario", "method", *measured, *COSTS, "settings", "failed"]]
         for method in self.document["methods"]:
             for scenario, cell in self.cells(method).items():
                 numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
                 texts = (chosen(cell), reason(cell) or absent(cell))
-                rows.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
-        return csv_text(rows)
+                lines.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
+        return lines
 
     @property
     def as_dict(self) -> Content:
@@ -367,11 +365,7 @@ class Leaderboard:
             "skipped": self.absent(SKIPPED),
         }
 
-    def html(self) -> str:
-        """The page; it needs nothing else, and sorts and filters its tables."""
-        return pages.html(self.page)
-
-    @property
+    @cached_property
     def page(self) -> Page:
         """The headline and the best methods over the scenarios, then every table, choice and failure."""
         document, (overall, *sheets), seeds = self.document, self.sheets(), self.document["budget"]["seeds"]
@@ -386,9 +380,10 @@ class Leaderboard:
             document["title"], "Leaderboard", [plural(n, noun) for n, noun in counts], self.answer,
             notices=[f"Cells without a number: {gaps}; see every choice and failure below."] * bool(gaps),
             links=[Link("All numbers as CSV", "leaderboard.csv"), Link("All tables in LaTeX", "leaderboard.tex")],
-            sections=[Section("shown", "What the numbers show", shown), *map(_section, (overall, *sheets)), self._choices()],
+            sections=[Section(SHOWN, "What the numbers show", shown), *map(_section, (overall, *sheets)), self._choices()],
             terms={f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA},
             first=[best, Text(f"{overall.caption} {document['about']}", "caption")], folded=True,
+            sheets=(overall, *sheets), numbers=self._numbers(), names=self._printed,
         )  # fmt: skip
 
     def _choices(self) -> Section:
@@ -406,10 +401,9 @@ class Leaderboard:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, and next to it leaderboard.csv and leaderboard.tex, atomically; return the page's path."""
-        page = Path(path)
-        write_atomically(page.with_name("leaderboard.csv"), self.csv())
-        write_atomically(page.with_name("leaderboard.tex"), self.latex())
-        return write_atomically(page, self.html())
+        for name in ("leaderboard.csv", "leaderboard.tex"):
+            self.page.save(Path(path).with_name(name))
+        return self.page.save(path)
 
 
 def leaderboard(document: Content) -> Leaderboard:
@@ -418,7 +412,7 @@ def leaderboard(document: Content) -> Leaderboard:
     Parameters
     ----------
     document : title, about, reference, budget (draws, by, seeds, validation), scenarios (name, title, rounds, the rounds shown, report), methods, and
-        cells by scenario and method: None, or mean, worst and std in percent, costs, settings, failed, versus and tuning. A cell with
+        cells by scenario and method: None, or the printed name of the method, mean, worst and std in percent, costs, settings, failed, versus and tuning. A cell with
         `skipped`, the reason, is left out.
     """
     return Leaderboard(document)

@@ -12,13 +12,12 @@ from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.records.meta import Content
-from equipoise.report import page as pages
 from equipoise.report.document import Numbers
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
 from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text
-from equipoise.report.rendering import latex_sheet, rich_sheets
+from equipoise.report.rendering import rich_sheets
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text, plural
 
@@ -36,6 +35,9 @@ CALIBRATED = (
     "divisions where there are several, p the paper's. Fewer than three cannot tell. One division is the paper's or not; several say whether the "
     "paper's could be one of them."
 )
+NUMBERS = (  # of a cell, in the file for a program
+    "part", "row", "column", "mean", "std", "ci95", "seeds", "paper", "paper_std", "difference", "embedded", "divisions", "within",
+)  # fmt: skip
 PAPER = "paper"  # the name of rows with the paper's numbers
 LEAST, FEW = 3, "fewer than three seeds or divisions"  # by whose spread nothing is judged
 AVERAGED = "of the last five rounds that were evaluated, in percent"
@@ -437,12 +439,17 @@ def sentences(result: Result, part: Block) -> list[str]:
     return texts
 
 
+def _sheets(result: Result) -> list[Sheet]:
+    """A table per block, then the claims and what was chosen."""
+    return [*(sheet(result, part) for part in result.parts), *result.decided]
+
+
 def rich_tables(result: Result, width: int) -> "Group":
     """For the terminal."""
     from rich.console import Group
     from rich.text import Text
 
-    tables = rich_sheets([*(sheet(result, part) for part in result.parts), *result.decided], width)
+    tables = rich_sheets(_sheets(result), width)
     shown: list[Group | Text | str] = [Text(result.fits), ""] if result.fits else []
     for table in tables:
         shown += [table, ""]
@@ -451,39 +458,13 @@ def rich_tables(result: Result, width: int) -> "Group":
     return Group(*shown)
 
 
-def markdown(result: Result) -> str:
-    """For a page or an issue."""
-    return pages.markdown(page(result))
-
-
-def latex(result: Result) -> str:
-    """For a paper: a booktabs table per block, then the claims and what was chosen."""
-    tables = [*(sheet(result, part) for part in result.parts), *result.decided]
-    return "\n".join(["% needs the package booktabs", *map(latex_sheet, tables)])
-
-
-def table_csv(result: Result) -> str:
-    """For a program: one line per cell."""
-    head = "part,row,column,mean,std,ci95,seeds,paper,paper_std,difference,embedded,divisions,within"
-    rows: list[list[object]] = [[*head.split(",")]]
-    for part in result.parts:
-        for row, column in product(part.rows, part.columns):
-            e = part.entries[row, column]
-            *numbers, within = (None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95, e.within))
-            away = None if result.embedded or e.difference is None else round(e.difference, 4)
-            rows.append(
-                [part.name, row, column, *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded), e.divisions, within]
-            )  # fmt: skip
-    return csv_text(rows)
-
-
-def as_dict(result: Result) -> dict[str, object]:
+def as_dict(result: Result) -> Content:
     """Plain JSON types."""
 
     def plain(value: float | None) -> float | None:
         return None if value is None or math.isnan(value) else float(value)
 
-    def numbers(e: ReproducedValue) -> dict[str, object]:
+    def numbers(e: ReproducedValue) -> Content:
         return {
             "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std), "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std,
             "difference": None if result.embedded else plain(e.difference), "divisions": e.divisions, "within": plain(e.within),
@@ -512,21 +493,13 @@ def as_dict(result: Result) -> dict[str, object]:
     }  # fmt: skip
 
 
-def html(
-    result: Result,
-    figures: "Mapping[str, Figure] | None" = None,
-    reports: Mapping[str, str] | None = None,
-    versions: Sequence[tuple[str, str]] = (),
-) -> str:
-    """One page that needs nothing else.
-
-    Parameters
-    ----------
-    figures : by name; a figure's label (``Figure.set_label``) is its caption.
-    reports : by part, the address of the full report of its runs, relative to the page.
-    versions : packages and their versions, for the last line.
-    """
-    return pages.html(page(result, figures, reports, versions))
+def _numbers(result: Result) -> list[list[object]]:
+    """For a program: one line per cell."""
+    lines: list[list[object]] = [[*NUMBERS]]
+    for cell in as_dict(result)["cells"]:
+        numbers = cell | {"seeds": len(cell["values"]), "embedded": int(result.embedded)}
+        lines.append([round(x, 4) if isinstance(x, float) else x for x in map(numbers.get, NUMBERS)])
+    return lines
 
 
 def page(
@@ -535,7 +508,14 @@ def page(
     reports: Mapping[str, str] | None = None,
     versions: Sequence[tuple[str, str]] = (),
 ) -> Page:
-    """The page, as `html` has it: which claims hold, then every number."""
+    """Which claims hold, then every number.
+
+    Parameters
+    ----------
+    figures : by name; a figure's label (``Figure.set_label``) is its caption.
+    reports : by part, the address of the full report of its runs, relative to the page.
+    versions : packages and their versions, for the last line.
+    """
     drawn = (figures or {}).items()
     plates = [Picture(name, "", svg(name, figure), str(figure.get_label())) for name, figure in drawn]
     claims = tuple((claim.cells[0], tuple(map(Cell, claim.cells[3:]))) for claim in result.claims)
@@ -551,9 +531,9 @@ def page(
     ]
     facts = [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"]
     return Page(
-        result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, sections=sections, folded=True,
-        footer=" · ".join(f"{package} {version}" for package, version in versions),
-        first=first or [_table(sheet(result, part)) for part in result.parts[:1]],
+        result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, first=first,
+        sections=sections, folded=bool(claims), footer=" · ".join(f"{package} {version}" for package, version in versions),
+        sheets=_sheets(result), numbers=_numbers(result),
     )  # fmt: skip
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from equipoise.metrics.failure import HUGE
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, ORACLE
 from equipoise.records.meta import Content
-from equipoise.report import drawing, page as pages
+from equipoise.report import drawing
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import Cell, Grid, brief, number
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, none_of_use, settings_of
 from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
-from equipoise.system.files import write_atomically
 from equipoise.system.text import plural
 
 if TYPE_CHECKING:
@@ -175,11 +172,6 @@ def _of(document: Content, place: int, label: str) -> Section:
         name = f"sensitivity-{place}"
         blocks.append(Pictures([Picture(name, f"{by} against each setting", svg(name, figure), caption)]))
     return Section(f"draws-{place}", label, blocks)
-
-
-def save(document: Content, path: str | os.PathLike[str]) -> Path:
-    """Write the page, atomically; return its path."""
-    return write_atomically(Path(path), pages.html(page(document)))
 
 
 def drawn(method: Content, by: str) -> list[Content]:
