@@ -28,24 +28,10 @@ ENDS: Final = re.compile(r"(?<=[+,(=])")  # where a line of a name may end
 ROWS: Final = 6  # of the first figure and table; more are folded
 SHOWN: Final = "shown"  # the name of a section in words, which is above the tables in LaTeX
 SPECIAL: Final = str.maketrans(  # what LaTeX reads as something else
-    {character: "\\" + character for character in "&%$#_{}"}
-    | {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "|": r"\textbar{}",
-        "<": "$<$",
-        ">": "$>$",
-        "±": r"$\pm$",
-        "≈": r"$\approx$",
-        "−": "$-$",
-        "–": "--",
-        "\u00a0": "~",
-        "₀": "$_0$",
-        "²": "$^2$",
-        "×": r"$\times$",
-        "†": r"$\dagger$",
-    }
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+    | {"<": "$<$", ">": "$>$", "±": r"$\pm$", "≈": r"$\approx$", "×": r"$\times$", "†": r"$\dagger$"}
+    | {"−": "$-$", "–": "--", "\u00a0": "~", "₀": "$_0$", "²": "$^2$"}
 )
 
 
@@ -220,9 +206,10 @@ def texts_of(section: Section) -> list[str]:
     return [*(block.text for block in section.blocks if isinstance(block, Text)), *bullets_of(section)]
 
 
-def texts(rows: Sequence[tuple[str, Sequence[str]]], titles: Sequence[str]) -> Grid:
+def settings(rows: Sequence[tuple[str, Sequence[str]]], titles: Sequence[str], head: str, heading: str = "") -> Table:
     """A table of texts."""
-    return Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
+    grid = Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
+    return Table(grid, heading, head, "settings")
 
 
 @cache
