@@ -29,7 +29,7 @@ from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.notes import listed
-from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, settings
+from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, of_texts
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import real_path, write_atomically
@@ -228,7 +228,7 @@ def _left_out(compared: Comparison) -> Section:
         "check that every answer must pass before it is used. The round went on without them."
     )
     lines = [(client, [reason, method, str(seed), spans]) for method, seed, client, reason, spans in rows]
-    table = settings(lines, ("Reason", "Method", "Seed", "Rounds"), "Client")
+    table = of_texts(lines, ("Reason", "Method", "Seed", "Rounds"), "Client")
     return Section("left-out", title, [Text(text), table])
 
 
@@ -244,7 +244,7 @@ def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Term]]) -> Ite
         for name, title, term in terms
     ]  # fmt: skip
     note = Text(Markup(typeset(notation(compared.measure, rounds))), "caption")
-    table = settings(rows, ("Formula", "Better", "Source"), "Measure")
+    table = of_texts(rows, ("Formula", "Better", "Source"), "Measure")
     yield Section("legend", "What the numbers mean", [note, table])
 
 
@@ -261,15 +261,15 @@ def _origin(compared: Comparison) -> list[Section]:
         headers += [*[Text(labels, "heading")] * bool(labels), Bullets(lines)]
     shared = [(name, [text]) for name, text in common]
     tables = [
-        *[settings(differing, [*compared.runs], "Setting", "What differs")] * bool(differing),
-        *[settings(shared, VALUE, "Setting", "What all runs share" if differing else "All settings")] * bool(shared),
+        *[of_texts(differing, [*compared.runs], "Setting", "What differs")] * bool(differing),
+        *[of_texts(shared, VALUE, "Setting", "What all runs share" if differing else "All settings")] * bool(shared),
     ]
     environment = [(name, [text]) for name, text in provenance.environment(histories)]
     sections = [
         Section("commands", "Run it again", again * bool(commands)),
         Section("how", "How it ran", headers),
         Section("configuration", "Configuration", tables),
-        Section("environment", "Environment", [settings(environment, VALUE, "Name")] * bool(environment)),
+        Section("environment", "Environment", [of_texts(environment, VALUE, "Name")] * bool(environment)),
     ]
     return [section for section in sections if section.blocks]
 

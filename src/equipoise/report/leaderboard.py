@@ -29,7 +29,13 @@ LEVEL: Final = 0.05  # of p-values by Holm
 MISSING, FAILED, SKIPPED = "not run", "failed", "left out"
 TESTED: Final = ("difference", "low", "high", "p", "holm")
 CHOICE: Final = "choice"  # the name of the rows of choices
-COSTS: Final = ("seconds", "bytes", "tuning_seconds", "tuning_rounds")
+IN_ROUND, DRAWS = "that all clients receive and send in a round", "the settings, all draws"
+COSTS: Final = {  # by key: name, heading and unit of their table, and how it shows a number
+    "seconds": ("seconds", "Seconds", "of training of a run, mean over seeds", brief),
+    "bytes": ("traffic", "MB", IN_ROUND, lambda n: number(n / 1e6)),
+    "tuning_seconds": ("choosing", "Seconds of choosing", DRAWS, brief),
+    "tuning_rounds": ("rounds", "Rounds of choosing", DRAWS, "{:,}".format),
+}
 
 
 class Criterion(NamedTuple):
@@ -175,7 +181,8 @@ class Leaderboard:
             so_far += f"Tuned {self.reference} has no result on {listed(failed)}. "
         if len(failed) == len(self.document["scenarios"]):
             return f"{so_far}So nothing can be stated."
-        if not (won := self.won):
+        won = self.won
+        if not won:
             none = "no method beats it, neither by the mean nor by the worst group or client nor by the STD"
             return f"{so_far}If {self.reference} is tuned as well, over the scenarios {none}.{self._in_single()}"
         winners = [f"{method} by {listed(nouns)}{self._price(method)}" for method, nouns in won.items()]
@@ -237,7 +244,9 @@ class Leaderboard:
         yield f"{chosen_by(given['by'], given['draws'], given['validation'], *rounds)} Reported with {plural(given['seeds'], 'other seed')}."
         yield SHARED
         every = [cell for method in methods for cell in self.cells(method).values()]
-        yield cost_of_choice(*(sum(cell.get(key) or 0 for cell in every) for key in COSTS[2:]))
+        yield cost_of_choice(
+            *(sum(cell.get(key) or 0 for cell in every) for key in ("tuning_seconds", "tuning_rounds"))
+        )
         yield from self.gaps
 
     @property
@@ -259,7 +268,8 @@ class Leaderboard:
 
     def sheets(self) -> list[Sheet]:
         """The standing over the scenarios; per scenario mean, worst, STD; seconds, bytes, cost of tuning."""
-        return [self._over_scenarios(), *map(self._criterion_sheet, CRITERIA), *self._cost_sheets()]
+        costs = (self._cost_sheet(key, *table) for key, table in COSTS.items())
+        return [self._over_scenarios(), *map(self._criterion_sheet, CRITERIA), *costs]
 
     def _over_scenarios(self) -> Sheet:
         titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in ("W/T/L", "B/E/W", "rank"))
@@ -286,10 +296,9 @@ class Leaderboard:
         below = f"Below each number: the difference to {self.reference}, its 95{PERCENT} interval over seeds, and its p-value by Holm."
         if self.document["budget"]["seeds"] == 1:
             below = f"Below each number: the difference to {self.reference} and its 95{PERCENT} interval over the test samples of the one seed."
-        title = by.noun.removeprefix("the ")
-        return self._table(
-            by.key, title[0].upper() + title[1:], f"{unit}{self._when()}", shown, (below, "In bold: a win.")
-        )
+        noun = by.noun.removeprefix("the ")
+        heading = noun[0].upper() + noun[1:]
+        return self._table(by.key, heading, f"{unit}{self._when()}", shown, (below, "In bold: a win."))
 
     def _when(self) -> str:
         """The rounds that the numbers are of, once if all scenarios agree, after a comma or a full stop."""
@@ -298,20 +307,10 @@ class Leaderboard:
             return f", {next(iter(names))}"
         return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
 
-    def _cost_sheets(self) -> list[Sheet]:
-        def table(name: str, heading: str, about: str, key: str, shown: Callable[[float], str]) -> Sheet:
-            def cost(_method: str, _scenario: str, cell: Content) -> Cell:
-                return Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
-
-            return self._table(name, heading, about, cost)
-
-        in_round, draws = "that all clients receive and send in a round", "the settings, all draws"
-        return [
-            table("seconds", "Seconds", "of training of a run, mean over seeds", "seconds", brief),
-            table("traffic", "MB", in_round, "bytes", lambda n: number(n / 1e6)),
-            table("choosing", "Seconds of choosing", draws, "tuning_seconds", brief),
-            table("rounds", "Rounds of choosing", draws, "tuning_rounds", "{:,}".format),
-        ]
+    def _cost_sheet(self, key: str, name: str, heading: str, about: str, shown: Callable[[float], str]) -> Sheet:
+        return self._table(
+            name, heading, about, lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
+        )
 
     def _table(
         self, name: str, heading: str, about: str, shown: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
@@ -346,24 +345,16 @@ class Leaderboard:
     @property
     def as_dict(self) -> Content:
         """Headline, notes, and of every method its standing by each criterion, as plain JSON types."""
-        standings = {
-            key: {
-                method: standing._asdict() | {"probabilities": (odds := standing.probabilities) and odds._asdict()}
-                for method, standing in of_criterion.items()
-            }
-            for key, of_criterion in self.standings.items()
-        }
+
+        def plain(standing: Standing) -> Content:
+            return standing._asdict() | {"probabilities": standing.probabilities and standing.probabilities._asdict()}
+
+        standings = {key: {m: plain(standing) for m, standing in by.items()} for key, by in self.standings.items()}
         rankings = {key: each._asdict() | {"p": each.p if each.p >= 0 else None} for key, each in self.rankings.items()}
         return {
-            "headline": self.headline,
-            "notes": self.notes,
-            "reference": self.reference,
-            "standings": standings,
-            "rankings": rankings,
-            "missing": self.absent(MISSING),
-            "failed": self.absent(FAILED),
-            "skipped": self.absent(SKIPPED),
-        }
+            "headline": self.headline, "notes": self.notes, "reference": self.reference, "standings": standings, "rankings": rankings,
+            "missing": self.absent(MISSING), "failed": self.absent(FAILED), "skipped": self.absent(SKIPPED),
+        }  # fmt: skip
 
     @cached_property
     def page(self) -> Page:
@@ -452,11 +443,8 @@ def chosen(cell: Content) -> str:
 
 
 def _described(scenario: Content) -> str:
-    words = (
-        scenario["title"] * (scenario["title"] != scenario["name"]),
-        plural(scenario["rounds"], "round") if scenario["rounds"] else MISSING,
-    )
-    return f"{scenario['name']} ({', '.join(filter(None, words))})"
+    title = f"{scenario['title']}, " * (scenario["title"] not in ("", scenario["name"]))
+    return f"{scenario['name']} ({title}{plural(scenario['rounds'], 'round') if scenario['rounds'] else MISSING})"
 
 
 def _difference(test: Mapping[str, Any]) -> str:

@@ -206,10 +206,15 @@ def texts_of(section: Section) -> list[str]:
     return [*(block.text for block in section.blocks if isinstance(block, Text)), *bullets_of(section)]
 
 
-def settings(rows: Sequence[tuple[str, Sequence[str]]], titles: Sequence[str], head: str, heading: str = "") -> Table:
+def of_texts(
+    rows: Iterable[tuple[str, Iterable[str]]],
+    titles: Iterable[str],
+    head: str,
+    heading: str = "",
+    kind: str = "settings",
+) -> Table:
     """A table of texts."""
-    grid = Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
-    return Table(grid, heading, head, "settings")
+    return Table(Grid((*titles,), tuple((name, (*map(Cell, cells),)) for name, cells in rows)), heading, head, kind)
 
 
 @cache

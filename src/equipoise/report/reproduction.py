@@ -16,7 +16,7 @@ from equipoise.report.document import Numbers
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
-from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text
+from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text, of_texts
 from equipoise.report.rendering import rich_sheets
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text, plural
@@ -273,10 +273,10 @@ class JudgedClaim:
     def plain(self) -> Content:
         """Plain JSON types."""
         judged, needed = self.judgement, self.judgement.seeds_needed
+        stated = ("text", "source", "part", "row", "than", "value", "column", "direction", "margin")
         numbers = {"mean": judged.mean, "low": judged.low, "high": judged.high}
         return {
-            "text": self.text, "source": self.source, "part": self.part, "row": self.row, "than": self.than, "value": self.value,
-            "column": self.column, "direction": self.direction, "margin": self.margin, "seeds": judged.n,
+            **{name: getattr(self, name) for name in stated}, "seeds": judged.n,
             **{key: None if math.isnan(v) else v for key, v in numbers.items()}, "verdict": self.verdict,
             "seeds_needed": int(needed) if needed <= MOST and not self.why else None, "why": self.why,
         }  # fmt: skip
@@ -334,15 +334,21 @@ def decided(
     doubted : titles of parts with doubts about their runs.
     """
     columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
-    below = [HOW, *([EMBEDDED_CLAIMS] if embedded else []), *([f"{DOUBTS} {'; '.join(doubted)}."] if doubted else [])]
-    sheets = []
-    for name, heading, (head, *titles), rows, text in (
-        ("claims", "What the paper claims", columns, claims, " ".join(below)),
+    doubts = [f"{DOUBTS} {'; '.join(doubted)}."] * bool(doubted)
+    tables: list[tuple[str, str, tuple[str, ...], Sequence[JudgedClaim | Chosen], str]] = [
+        ("claims", "What the paper claims", columns, claims, " ".join([HOW, *[EMBEDDED_CLAIMS] * embedded, *doubts])),
         ("choices", "What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
-    ):
-        grid = Grid(tuple(titles), tuple((row.cells[0], tuple(map(Cell, row.cells[1:]))) for row in rows))
-        sheets.append(Sheet(name, heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head))
-    return [sheet for sheet in sheets if sheet.grid.rows]
+    ]
+    return [
+        Sheet(name, heading, f"{heading}.", _grid(rows, titles), [text], narrow=True, prose=True, head=head)
+        for name, heading, (head, *titles), rows, text in tables
+        if rows
+    ]
+
+
+def _grid(rows: Sequence[JudgedClaim | Chosen], titles: Sequence[str]) -> Grid:
+    """The last of the cells of claims or choices, as many as there are titles, next to the first."""
+    return of_texts([(row.cells[0], row.cells[-len(titles) :]) for row in rows], titles, "").grid
 
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
@@ -403,14 +409,14 @@ def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
 
 def sheet(result: Result, part: Block) -> Sheet:
     """A block as a table: our numbers of every row, and below them the paper's, if it has any."""
-    rows = []
+    rows: list[tuple[str, list[str]]] = []
     for row in part.rows:
         entries = [part.entries[row, column] for column in part.columns]
-        rows.append((row, tuple(Cell(ours(entry)) for entry in entries)))
+        rows.append((row, [*map(ours, entries)]))
         if any(entry.paper is not None for entry in entries):
-            rows.append((PAPER, tuple(Cell(theirs(entry, embedded=result.embedded)) for entry in entries)))
+            rows.append((PAPER, [theirs(entry, embedded=result.embedded) for entry in entries]))
     said = [*filter(None, [result.calibration(part.name)]), *sentences(result, part)]
-    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", Grid(part.columns, tuple(rows)), said)
+    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", of_texts(rows, part.columns, "").grid, said)
 
 
 def sentences(result: Result, part: Block) -> list[str]:
@@ -449,13 +455,8 @@ def rich_tables(result: Result, width: int) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    tables = rich_sheets(_sheets(result), width)
-    shown: list[Group | Text | str] = [Text(result.fits), ""] if result.fits else []
-    for table in tables:
-        shown += [table, ""]
-    if result.note:
-        shown += [Text(result.note), ""]
-    return Group(*shown)
+    parts = [Text(result.fits), *rich_sheets(_sheets(result), width), Text(result.note)]
+    return Group(*[line for part in parts if part for line in (part, "")])
 
 
 def as_dict(result: Result) -> Content:
@@ -471,12 +472,8 @@ def as_dict(result: Result) -> Content:
         }  # fmt: skip
 
     return {
-        "title": result.title,
-        "citation": result.citation,
-        "embedded": result.embedded,
-        "settings": dict(result.settings),
-        "ours": [{"what": what, "why": why} for what, why in result.ours],
-        "note": result.note,
+        "title": result.title, "citation": result.citation, "embedded": result.embedded, "settings": dict(result.settings),
+        "ours": [{"what": what, "why": why} for what, why in result.ours], "note": result.note,
         "doubts": {part.name: list(part.doubts) for part in result.parts if part.doubts},
         "cells": [
             {"part": part.name, "row": row, "column": column, **numbers(e), "noise": bool(e.mark)}
@@ -487,8 +484,7 @@ def as_dict(result: Result) -> Content:
             for c in result.calibrated for part, row, column, e, why in [c]
         ],
         "calibrated": {part.name: text for part in result.parts if (text := result.calibration(part.name))},
-        "claims": [claim.plain() for claim in result.claims],
-        "chosen": [choice.plain() for choice in result.chosen],
+        "claims": [claim.plain() for claim in result.claims], "chosen": [choice.plain() for choice in result.chosen],
         "missing": {f"{part.name}/{row}": why for part in result.parts for row, why in part.missing.items()},
     }  # fmt: skip
 
@@ -518,8 +514,8 @@ def page(
     """
     drawn = (figures or {}).items()
     plates = [Picture(name, "", svg(name, figure), str(figure.get_label())) for name, figure in drawn]
-    claims = tuple((claim.cells[0], tuple(map(Cell, claim.cells[3:]))) for claim in result.claims)
-    first = [Table(Grid(("difference", "seeds", "verdict"), claims), head="Claim", kind="settings")] if claims else []
+    grid = _grid(result.claims, ("difference", "seeds", "verdict"))
+    first = [Table(grid, head="Claim", kind="settings")] * bool(result.claims)
     about = [Text(result.about), Text(f"Source: {result.citation}."), *[Text(result.fits, "note")] * bool(result.fits)]
     left_out = [Bullets([f"{what} {why}" for what, why in result.ours])]
     sections = [
@@ -532,7 +528,7 @@ def page(
     facts = [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"]
     return Page(
         result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, first=first,
-        sections=sections, folded=bool(claims), footer=" · ".join(f"{package} {version}" for package, version in versions),
+        sections=sections, folded=bool(result.claims), footer=" · ".join(f"{package} {version}" for package, version in versions),
         sheets=_sheets(result), numbers=_numbers(result),
     )  # fmt: skip
 
