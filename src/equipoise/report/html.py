@@ -79,15 +79,10 @@ def page(compared: Comparison, choice: str = "") -> Page:
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
     parts = parts_of_captions(compared)
-    drawn = {
-        name: Picture(
-            name,
-            findings.figure(name, compared, drawings.PLOTS[name].heading.format(**parts)),
-            svg(name, figure, [*compared.runs]),
-            caption(name, parts),
-        )
-        for name, figure in drawings.draw_all(compared).items()
-    }
+    drawn = {}
+    for name, figure in drawings.draw_all(compared).items():
+        heading = findings.figure(name, compared, drawings.PLOTS[name].heading.format(**parts))
+        drawn[name] = Picture(name, heading, svg(name, figure, [*compared.runs]), caption(name, parts))
     few = answer.few(answer.panels(document), pages.ROWS)
     of_each = [layout.every_client(compared), *layout.people_of_clients(compared)]
     served = [*_sheets(measured[1:], compared), *_sheets(of_each), *_thresholds(compared)]
@@ -113,24 +108,15 @@ def page(compared: Comparison, choice: str = "") -> Page:
         Section("data", "The data: who has what", _plates(drawn, drawings.DATA)),
         Section("again", "How it was run, and how to run it again", parts=_origin(compared)),
     ]
+    legend = answer.legend(document, few) + MANY.format(len(compared.runs)) * (len(compared.runs) > pages.ROWS)
     return Page(
-        answer.title(compared),
-        "Equipoise report",
-        _facts(compared),
-        answer.headline(document),
-        few,
-        answer.legend(document, few) + MANY.format(len(compared.runs)) * (len(compared.runs) > pages.ROWS),
-        [Table(answer.table(few), kind="numbers tall")] * bool(few),
-        answer.notices(document),
-        [Link("How settings were chosen, with all draws", choice)] * bool(choice),
-        [section for section in sections if section.blocks or section.parts],
-        True,
-        [*compared.runs],
-        {title: (anchor(title, terms), hint(title, terms)) for title in terms},
-        _footer(compared),
-        sheets=rendering.tables(compared),
-        names=pages.printed_names(compared.histories),
-    )
+        answer.title(compared), "Equipoise report", _facts(compared), answer.headline(document), few, legend,
+        first=[Table(answer.table(few), kind="numbers tall")] * bool(few), notices=answer.notices(document),
+        links=[Link("How settings were chosen, with all draws", choice)] * bool(choice),
+        sections=[section for section in sections if section.blocks or section.parts], folded=True, methods=[*compared.runs],
+        terms={title: (anchor(title, terms), hint(title, terms)) for title in terms}, footer=_footer(compared),
+        sheets=rendering.tables(compared), names=pages.printed_names(compared.histories),
+    )  # fmt: skip
 
 
 VALUE: Final = ("Value",)
@@ -348,7 +334,13 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
     missing = any(method["untested"] for method in compared["methods"])
     undefined = any(mean_of(method, "fairness") is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
-    document, measure = compared.document, compared.measure
+    positive = (compared["group_fairness"] or {}).get("positive")
+    held, classes, least = drawings.held(compared), not compared.get("task"), compared["least"]
+    document, measure, losses = (
+        compared.document,
+        compared.measure,
+        compared.measure.loss and f",{compared.measure.loss}",
+    )
     return {
         "title": measure.title,
         "noun": measure.noun,
@@ -358,9 +350,7 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
         "tested": tested_on(compared.histories),
         "clients": left_out(compared),
         "ranks": " Mean over seeds, rank by rank." * several,
-        "positive": f"; the positive class is {positive}"
-        if (positive := (compared["group_fairness"] or {}).get("positive"))
-        else "",
+        "positive": f"; the positive class is {positive}" * bool(positive),
         "whiskers": _whiskers(compared),
         "crosses": f" Crosses: {over_seeds}." * several,
         "dashed": " Dashed: methods whose fairness is not defined." * undefined,
@@ -375,14 +365,9 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
         "complete": " in which all groups were tested" * missing,
         "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
         "seed": " Drawn for the lowest seed." * several,
-        "classes": ", classes" * (not compared.get("task")),
-        "holdings": sentence(held, not compared.get("task"), compared["least"]) + marks(held, compared["least"])
-        if (held := drawings.held(compared))
-        else "",
-        "measured": " ".join(
-            MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
-            for key in measured_in(compared.histories)
-        ),
+        "classes": ", classes" * classes,
+        "holdings": sentence(held, classes, least) + marks(held, least) if held else "",
+        "measured": " ".join(MEASURED[key].caption.format(loss=losses) for key in measured_in(compared.histories)),
         "kept": _kept(compared),
     }
 

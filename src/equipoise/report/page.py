@@ -191,6 +191,11 @@ class Page:
         return write_atomically(Path(path), forms.get(Path(path).suffix, self.html)())
 
 
+def made_with(versions: Iterable[tuple[str, str]]) -> str:
+    """Packages and their versions in a line, for the foot of a page."""
+    return " · ".join(f"{package} {version}" for package, version in versions)
+
+
 def tables_of(section: Section) -> list[Table]:
     """The tables of a section."""
     return [block for block in section.blocks if isinstance(block, Table)]

@@ -74,9 +74,8 @@ def _beyond_groups(comparison: Document) -> list[Sheet]:
         return []
     grid = answer.table(shown)
     narrow = {title: title.replace(" ", "\n") for title in grid.titles}
-    return [
-        Sheet("answer", "The answer", "As in the first figure of the report.", grid, narrow=True, narrow_titles=narrow)
-    ]
+    caption = "As in the first figure of the report."
+    return [Sheet("answer", "The answer", caption, grid, narrow=True, narrow_titles=narrow)]
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:
@@ -87,10 +86,9 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     blocks: list[list[int]] = [[]]
     free = room = width - names - 2  # an edge on either side
     for k, title in enumerate(sheet.grid.titles):
-        cells = [
-            text for _, row in sheet.grid.rows for text in (*row[k].mean.split("\n"), f"±{row[k].half}", row[k].ends)
-        ]
-        need = 1 + max(6, len(title), *map(len, cells))
+        column = [row[k] for _, row in sheet.grid.rows]
+        texts = [text for cell in column for text in (*cell.mean.split("\n"), f"±{cell.half}", cell.ends)]
+        need = 1 + max(6, len(title), *map(len, texts))
         if blocks[-1] and need > free:
             blocks.append([])
             free = room
@@ -188,13 +186,7 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
 
 def tables(compared: Comparison) -> list[Sheet]:
     """Every table of the report that a paper may have."""
-    shown = [
-        *layout.sheets(compared.document),
-        *layout.over_groups(compared),
-        *layout.over_clients(compared),
-        layout.every_client(compared),
-        *layout.people_of_clients(compared),
-        layout.communication(compared),
-        *layout.paired_tests(compared.document),
-    ]
+    each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
+    over_all = [*sheets(compared.document), *layout.over_groups(compared), *layout.over_clients(compared)]
+    shown = [*over_all, *each, *layout.paired_tests(compared.document)]
     return [sheet for sheet in shown if sheet]

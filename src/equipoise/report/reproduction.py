@@ -16,7 +16,7 @@ from equipoise.report.document import Numbers
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
-from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text, of_texts
+from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text, made_with, of_texts
 from equipoise.report.rendering import rich_sheets
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text, plural
@@ -528,7 +528,7 @@ def page(
     facts = [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"]
     return Page(
         result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, first=first,
-        sections=sections, folded=bool(result.claims), footer=" · ".join(f"{package} {version}" for package, version in versions),
+        sections=sections, folded=bool(result.claims), footer=made_with(versions),
         sheets=_sheets(result), numbers=_numbers(result),
     )  # fmt: skip
 
