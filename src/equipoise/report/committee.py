@@ -168,10 +168,8 @@ def _limits_of_data(compared: Comparison, chosen: Chosen | None) -> Iterator[str
 
 def _sizes(holders: Sequence[Content], least: int) -> str:
     """How many rows each has, where that does not tell with their sum how many one with fewer than ``least`` has."""
-    unshown = unsaid(holders, least)
-    sizes = {
-        each["name"]: size(each, unshown, least).replace(f"< {least}", f"fewer than {least} people") for each in holders
-    }
+    unshown, few = unsaid(holders, least), (f"< {least}", f"fewer than {least} people")
+    sizes = {holder["name"]: size(holder, unshown, least).replace(*few) for holder in holders}
     return ", ".join(f"{name} not shown" if n == UNDEFINED else f"{n} of {name}" for name, n in sizes.items())
 
 
@@ -197,8 +195,9 @@ def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
     ]
     tables = tables or [Table(_threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen), head="")]
     caption = " ".join(filter(None, (BRACKETS.format(SAME_KIND), thresholds.hidden(chosen))))
-    said = map(Text, _sentences(chosen))
-    return Section("missed", MISSED, [*map(Text, texts), *tables, Text(caption, "caption"), *said])
+    return Section(
+        "missed", MISSED, [*map(Text, texts), *tables, Text(caption, "caption"), *map(Text, _sentences(chosen))]
+    )
 
 
 def _missed(compared: Comparison) -> Section:
@@ -213,11 +212,8 @@ def _missed(compared: Comparison) -> Section:
         tables.append(Table(sheet.grid, f"By site: {compared.measure.axis()}", ""))
     seeds = f"Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
     cells = [cell for table in tables for _, row in table.grid.rows for cell in row]
-    below = [
-        BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells),
-        *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
-        seeds,
-    ]
+    below = [BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells)]
+    below += [*(plus_minus_of(document) if any(cell.half for cell in cells) else ()), seeds]
     caption = [Text(" ".join(filter(None, below)), "caption")] * any(below)
     first, last = Text(_predicted(compared.histories[0])), Text(verdict(_in_words(compared)))
     return Section("missed", heading, [first, *tables, *caption, last])
@@ -280,9 +276,8 @@ def _worded(division: Division, name: str) -> str:
 
 def _difference(worst: RatesAt, best: RatesAt) -> str:
     """The difference of two groups with its interval, from those of the two (Newcombe 1998, method 10), from 0 on where they may be alike."""
-    (q, *of_q), (p, *of_p) = (
-        [float(each["sensitivity"][end] or 0) for end in ("value", "low", "high")] for each in (best, worst)
-    )
+    ends = ("value", "low", "high")
+    (q, *of_q), (p, *of_p) = ([float(group["sensitivity"][end] or 0) for end in ends] for group in (best, worst))
     low, high = (100 * end for end in newcombe(q, of_q, p, of_p))
     more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
     low = low if more else min(low, 0.0)

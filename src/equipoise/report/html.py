@@ -236,17 +236,15 @@ def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Term]]) -> Ite
 
 def _origin(compared: Comparison) -> list[Section]:
     """How runs were made: what they printed, settings, machines, and the commands that make them again."""
-    histories, by_label = (
-        compared.histories,
-        {label: [run.history for run in by.values()] for label, by in compared.runs.items()},
-    )
+    histories = compared.histories
+    by_label = {label: [run.history for run in by.values()] for label, by in compared.runs.items()}
     commands, (common, differing) = provenance.commands(histories), provenance.settings(by_label)
-    again = [Code(commands), Text(provenance.conditions(histories), "caption")]
+    again: list[Block] = [Code(commands), Text(provenance.conditions(histories), "caption")]
     headers: list[Block] = []
     for labels, lines in provenance.headers(histories):
         headers += [*[Text(labels, "heading")] * bool(labels), Bullets(lines)]
     shared = [(name, [text]) for name, text in common]
-    tables = [
+    tables: list[Block] = [
         *[of_texts(differing, [*compared.runs], "Setting", "What differs")] * bool(differing),
         *[of_texts(shared, VALUE, "Setting", "What all runs share" if differing else "All settings")] * bool(shared),
     ]

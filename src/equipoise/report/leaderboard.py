@@ -99,6 +99,11 @@ class Leaderboard:
         names = (scenario["name"] for scenario in self.document["scenarios"])
         return {name: self.document["cells"].get(name, {}).get(method) or {} for name in names}
 
+    @cached_property
+    def every(self) -> list[tuple[str, str, Content]]:
+        """Method, scenario and results of every cell."""
+        return [(method, *cell) for method in self.document["methods"] for cell in self.cells(method).items()]
+
     def scores(self, by: Criterion) -> NDArray[np.float64]:
         """Higher is better: minus infinity for a failed cell, NaN for a missing one; shape [scenarios, methods]."""
         columns = [[score(cell, by) for cell in self.cells(method).values()] for method in self.document["methods"]]
@@ -158,12 +163,8 @@ class Leaderboard:
 
     def absent(self, kind: str) -> dict[str, list[str]]:
         """By scenario, the methods without numbers, of which the kind is `MISSING`, `FAILED` or `SKIPPED`, and why."""
-        return grouped(
-            (scenario, f"{method} ({why})" if (why := reason(cell)) else method)
-            for method in self.document["methods"]
-            for scenario, cell in self.cells(method).items()
-            if absent(cell) == kind
-        )
+        cells = [(method, scenario, reason(cell)) for method, scenario, cell in self.every if absent(cell) == kind]
+        return grouped((scenario, f"{method} ({why})" if why else method) for method, scenario, why in cells)
 
     def better(self, by: Criterion) -> list[str]:
         """The methods that have run on all scenarios and are better than the reference with a probability above .95."""
@@ -173,8 +174,8 @@ class Leaderboard:
     @cached_property
     def headline(self) -> str:
         """Whether any method beats the tuned reference; if none does, that is the headline."""
-        every = [cell for method in self.document["methods"] for cell in self.cells(method).values()]
-        so_far = "" if all(every) else f"Not complete ({sum(map(bool, every))} of {len(every)} cells have run). "
+        ran = [bool(cell) for _, _, cell in self.every]
+        so_far = "" if all(ran) else f"Not complete ({sum(ran)} of {len(ran)} cells have run). "
         if not all(self.cells(self.reference).values()):
             return f"{so_far}Tuned {self.reference} has not run on every scenario, so nothing can be stated."
         if failed := [f"{name} ({absent(cell)})" for name, cell in self.cells(self.reference).items() if absent(cell)]:
@@ -243,20 +244,16 @@ class Leaderboard:
         yield f"Scenarios: {'; '.join(map(_described, scenarios))}."
         yield f"{chosen_by(given['by'], given['draws'], given['validation'], *rounds)} Reported with {plural(given['seeds'], 'other seed')}."
         yield SHARED
-        every = [cell for method in methods for cell in self.cells(method).values()]
         yield cost_of_choice(
-            *(sum(cell.get(key) or 0 for cell in every) for key in ("tuning_seconds", "tuning_rounds"))
+            *(sum(x.get(key) or 0 for *_, x in self.every) for key in ("tuning_seconds", "tuning_rounds"))
         )
         yield from self.gaps
 
     @property
     def gaps(self) -> list[str]:
         """The cells without numbers, and why."""
-        return [
-            f"{kind.capitalize()} on {scenario}: {', '.join(names)}."
-            for kind in (MISSING, FAILED, SKIPPED)
-            for scenario, names in self.absent(kind).items()
-        ]
+        by_kind = {kind.capitalize(): self.absent(kind) for kind in (MISSING, FAILED, SKIPPED)}
+        return [f"{kind} on {s}: {', '.join(names)}." for kind, cells in by_kind.items() for s, names in cells.items()]
 
     def _compared(self) -> str:
         """How many scenarios the reference is not left out on."""
@@ -318,28 +315,23 @@ class Leaderboard:
         """A table with a column per scenario; its numbers lead to the choices that they are of."""
         names, places, rows = (*self.cells(self.reference),), count(), []
         for m in self.order:
-            cells = [
-                Cell(absent(x), worse=absent(x) == FAILED) if absent(x) else shown(m, s, x)
-                for s, x in self.cells(m).items()
-            ]
+            cells = (_absent(x) if absent(x) else shown(m, s, x) for s, x in self.cells(m).items())
             rows.append((self.row(m), tuple(cell._replace(link=f"#{CHOICE}-{next(places)}") for cell in cells)))
         return Sheet(name, heading, f"{heading} {about}.", Grid(names, tuple(rows)), texts)
 
     @property
     def _printed(self) -> dict[str, str]:
         """The names of methods in papers, of those that ran."""
-        every = [(method, cell) for method in self.document["methods"] for cell in self.cells(method).values()]
-        return {method: printed for method, cell in every if (printed := cell.get("printed"))}
+        return {method: printed for method, _, cell in self.every if (printed := cell.get("printed"))}
 
     def _numbers(self) -> list[list[object]]:
         """A line per scenario and method, with every number, setting and failure."""
         measured = [name for by in CRITERIA for name in (by.key, *(f"{by.key}_{part}" for part in TESTED))]
         lines: list[list[object]] = [["scenario", "method", *measured, *COSTS, "settings", "failed"]]
-        for method in self.document["methods"]:
-            for scenario, cell in self.cells(method).items():
-                numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
-                texts = (chosen(cell), reason(cell) or absent(cell))
-                lines.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
+        for method, scenario, cell in self.every:
+            numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
+            texts = (chosen(cell), reason(cell) or absent(cell))
+            lines.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
         return lines
 
     @property
@@ -383,7 +375,7 @@ class Leaderboard:
         for method in self.order:
             for scenario, cell in self.cells(method).items():
                 draws, runs = cell.get("tuning") or "", reports[scenario] * (cell.get("seconds") is not None)
-                why = Cell(": ".join(filter(None, (absent(cell), reason(cell)))), worse=absent(cell) == FAILED)
+                why = _absent(cell, reason(cell))
                 links = (Cell("draws" * bool(draws), link=draws), Cell("curves" * bool(runs), link=runs))
                 rows.append((self.row(method), (Cell(scenario), Cell(chosen(cell) or UNDEFINED), why, *links)))
         grid = Grid(("scenario", "chosen", "no result", "all draws", "reported runs"), tuple(rows))
@@ -430,6 +422,11 @@ def tested(cell: Content, by: Criterion) -> Content:
 def absent(cell: Content) -> str:
     """Why a cell has no numbers, in a word or two; empty if it has."""
     return MISSING if not cell else SKIPPED if cell.get("skipped") else FAILED if cell["failed"] else ""
+
+
+def _absent(cell: Content, *more: str) -> Cell:
+    """Why a cell has no numbers, as tables have it."""
+    return Cell(": ".join(filter(None, (absent(cell), *more))), worse=absent(cell) == FAILED)
 
 
 def reason(cell: Content) -> str:

@@ -421,9 +421,9 @@ def sheet(result: Result, part: Block) -> Sheet:
 
 def sentences(result: Result, part: Block) -> list[str]:
     """The sentences below a block."""
-    interval = (
-        "mean ± half the 95 % interval over seeds (Student's t)" if part.seeds > 1 else "one seed, so no interval"
-    )
+    interval = "one seed, so no interval"
+    if part.seeds > 1:
+        interval = "mean ± half the 95 % interval over seeds (Student's t)"
     if part.divisions > 1:
         interval = (
             f"mean ± half the 95 % interval over {part.divisions} divisions of the data (Student's t), and in brackets the standard deviation "
@@ -437,10 +437,12 @@ def sentences(result: Result, part: Block) -> list[str]:
             texts.append("The paper's ± is a standard deviation.")
     if result.embedded:
         texts.append(EMBEDDED)
-    agreements = [(c, agreement) for c in part.columns if (agreement := part.agreement(c))]
-    if agreements:
-        taus = ", ".join(f"{c} {number(tau, sign=True)} ({n} rows)" for c, (tau, n) in agreements)
-        texts.append(f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {taus}.")
+    if taus := [
+        f"{c} {number(both[0], sign=True)} ({both[1]} rows)" for c in part.columns if (both := part.agreement(c))
+    ]:
+        texts.append(
+            f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {', '.join(taus)}."
+        )
     texts += [f"{row}: {why}." for row, why in part.missing.items()]
     return texts
 
@@ -455,7 +457,7 @@ def rich_tables(result: Result, width: int) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    parts = [Text(result.fits), *rich_sheets(_sheets(result), width), Text(result.note)]
+    parts: list[Text | Group] = [Text(result.fits), *rich_sheets(_sheets(result), width), Text(result.note)]
     return Group(*[line for part in parts if part for line in (part, "")])
 
 
@@ -555,9 +557,8 @@ def _part(result: Result, part: Block, report: str) -> Section:
     said = [Text(f"{result.settings[part.name]}.")]
     said += [Text(text, "note")] if (text := result.calibration(part.name)) else []
     links = [Link("Everything about these runs", report)] * bool(report)
-    return Section(
-        part.name, part.title, [*said, *links, _table(sheet(result, part)), Bullets(sentences(result, part))]
-    )
+    table = _table(sheet(result, part))
+    return Section(part.name, part.title, [*said, *links, table, Bullets(sentences(result, part))])
 
 
 def _table(sheet: Sheet) -> Table:

@@ -79,7 +79,7 @@ def sentences(document: Content) -> Iterator[str]:
 
 def rows(document: Content) -> list[tuple[str, ...]]:
     """A row per method, in the order of `COLUMNS`."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for label, method in document["methods"].items():
         texts = (marked(label, method["by"]), settings_of(method["settings"], method["defaults"]))
         costs = (str(method["draw"]), f"{method['trained']:,}", brief(method["seconds"]))
