@@ -117,11 +117,11 @@ class Card:
     @property
     def code(self) -> list[str]:
         """How the model is used in Python."""
-        what = {"table": "table.csv", "numbers": "x.npy", "images": "folder"}[self.about["inputs"]["kind"]]
+        source = {"table": "table.csv", "numbers": "x.npy", "images": "folder"}[self.about["inputs"]["kind"]]
         by = (self.about["decision"] or {}).get("attribute", "")
         groups = ", groups=[...]" * bool(by and not self.about["decision"]["column"])
         load = ["import equipoise as eq", "", f"model = eq.load({json.dumps(self.name, ensure_ascii=False)})"]
-        return [*load, f'print(model.predict("{what}"{groups}))']
+        return [*load, f'print(model.predict("{source}"{groups}))']
 
     @property
     def header(self) -> dict[str, Any]:
@@ -150,12 +150,12 @@ class Card:
         """What the model is, in a sentence or two."""
         about, names = self.about, self.about["classes"]
         unit = about["task"].get("unit")
-        what = f"one of {len(names)} classes ({some(names)})" if names else f"a number{f' in {unit}' if unit else ''}"
+        target = f"one of {len(names)} classes ({some(names)})" if names else f"a number{f' in {unit}' if unit else ''}"
         whose = "one model for all clients"
         if client := about["client"]:
             owner = "the model that the site {} predicts with" if self._at_site else "the own model of the client {}"
             whose = owner.format(client)
-        return f"A model that predicts {what}, trained by federated learning with {about['method']}. It is {whose}."
+        return f"A model that predicts {target}, trained by federated learning with {about['method']}. It is {whose}."
 
     @property
     def _at_site(self) -> bool:
@@ -185,23 +185,22 @@ class Card:
 
     def _people(self) -> Section:
         """The data, and who is in them."""
-        held = self.history.meta.get("holdings") or {}
-        clients, least, classes = held.get("clients", ()), self.history.least_group, self.about["classes"]
-
+        holdings = self.history.meta.get("holdings") or {}
+        clients, least, classes = holdings.get("clients", ()), self.history.least_group, self.about["classes"]
         unshown = unsaid(clients, least)
 
-        def counts(each: Mapping[str, Any]) -> tuple[Cell, ...]:
-            """Samples, and those of each class; none of these where one is so small that the others would tell it."""
-            of_class = (each["counts"] or ())[: len(classes)]
-            people = each.get("people_of_class") or of_class
-            few = each["name"] in unshown or any(n > 0 and not enough(n, least) for n in people)
-            return Cell(size(each, unshown, least)), *(Cell(text_of(None if few else n, least)) for n in of_class)
+        def counts(client: Mapping[str, Any]) -> tuple[Cell, ...]:
+            """Samples, and those of client class; none of these where one is so small that the others would tell it."""
+            of_class = (client["counts"] or ())[: len(classes)]
+            people = client.get("people_of_class") or of_class
+            few = client["name"] in unshown or any(n > 0 and not enough(n, least) for n in people)
+            return Cell(size(client, unshown, least)), *(Cell(text_of(None if few else n, least)) for n in of_class)
 
-        rows = tuple((each["name"], counts(each)) for each in clients[:NAMED])
+        rows = tuple((client["name"], counts(client)) for client in clients[:NAMED])
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
-        total = in_words(sum(each["size"] for each in clients), least)
+        total = in_words(sum(client["size"] for client in clients), least)
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
         whose = whose or plural(len(clients), "client")
         text = [f"It learnt from {total} training samples of {whose}."] * bool(clients)

@@ -276,8 +276,9 @@ def _worded(division: Division, name: str) -> str:
 
 def _difference(worst: RatesAt, best: RatesAt) -> str:
     """The difference of two groups with its interval, from those of the two (Newcombe 1998, method 10), from 0 on where they may be alike."""
-    ends = ("value", "low", "high")
-    (q, *of_q), (p, *of_p) = ([float(group["sensitivity"][end] or 0) for end in ends] for group in (best, worst))
+    (q, *of_q), (p, *of_p) = (
+        [float(group["sensitivity"][end] or 0) for end in ("value", "low", "high")] for group in (best, worst)
+    )
     low, high = (100 * end for end in newcombe(q, of_q, p, of_p))
     more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
     low = low if more else min(low, 0.0)

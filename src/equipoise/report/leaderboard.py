@@ -203,15 +203,15 @@ class Leaderboard:
         """The headline in at most 25 words, of what has run."""
         cells, tuned = self.cells(self.reference).values(), f"tuned {self.reference}"
         if not all(cells) or all(map(absent, cells)):
-            what = "no result" if all(cells) else "not run on every scenario"
-            return f"T{tuned[1:]} has {what}, so nothing can be stated."
+            gap = "no result" if all(cells) else "not run on every scenario"
+            return f"T{tuned[1:]} has {gap}, so nothing can be stated."
         if not self.won:
             return f"Over the scenarios no method beats {tuned}, by mean, worst group or STD."
         method, nouns = next(iter(self.won.items()))
-        what = f"by {listed(nouns)}{self._price(method)}"
+        gains = f"by {listed(nouns)}{self._price(method)}"
         if len(self.won) == 1:
-            return f"Over the scenarios {method} beats {tuned} {what}."
-        return f"Over the scenarios {len(self.won)} methods beat {tuned}; {method} does {what}."
+            return f"Over the scenarios {method} beats {tuned} {gains}."
+        return f"Over the scenarios {len(self.won)} methods beat {tuned}; {method} does {gains}."
 
     def _in_single(self) -> str:
         """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
@@ -285,7 +285,7 @@ class Leaderboard:
         return Sheet("overall", "Over the scenarios", caption, Grid(titles, tuple(rows)), texts)
 
     def _criterion_sheet(self, by: Criterion) -> Sheet:
-        def shown(method: str, scenario: str, cell: Content) -> Cell:
+        def show(method: str, scenario: str, cell: Content) -> Cell:
             outcome, ends = self.outcome(method, scenario, by), _difference(tested(cell, by))
             return Cell(number(cell[by.key]), ends=ends, best=outcome == 1, worse=outcome == -1)
 
@@ -295,7 +295,7 @@ class Leaderboard:
             below = f"Below each number: the difference to {self.reference} and its 95{PERCENT} interval over the test samples of the one seed."
         noun = by.noun.removeprefix("the ")
         heading = noun[0].upper() + noun[1:]
-        return self._table(by.key, heading, f"{unit}{self._when()}", shown, (below, "In bold: a win."))
+        return self._table(by.key, heading, f"{unit}{self._when()}", show, (below, "In bold: a win."))
 
     def _when(self) -> str:
         """The rounds that the numbers are of, once if all scenarios agree, after a comma or a full stop."""
@@ -304,18 +304,18 @@ class Leaderboard:
             return f", {next(iter(names))}"
         return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
 
-    def _cost_sheet(self, key: str, name: str, heading: str, about: str, shown: Callable[[float], str]) -> Sheet:
+    def _cost_sheet(self, key: str, name: str, heading: str, about: str, show: Callable[[float], str]) -> Sheet:
         return self._table(
-            name, heading, about, lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
+            name, heading, about, lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else show(cell[key]))
         )
 
     def _table(
-        self, name: str, heading: str, about: str, shown: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
+        self, name: str, heading: str, about: str, show: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
     ) -> Sheet:
         """A table with a column per scenario; its numbers lead to the choices that they are of."""
         names, places, rows = (*self.cells(self.reference),), count(), []
         for m in self.order:
-            cells = (_absent(x) if absent(x) else shown(m, s, x) for s, x in self.cells(m).items())
+            cells = (_absent(x) if absent(x) else show(m, s, x) for s, x in self.cells(m).items())
             rows.append((self.row(m), tuple(cell._replace(link=f"#{CHOICE}-{next(places)}") for cell in cells)))
         return Sheet(name, heading, f"{heading} {about}.", Grid(names, tuple(rows)), texts)
 

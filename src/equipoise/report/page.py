@@ -157,7 +157,7 @@ class Page:
 
     def html(self) -> str:
         """One HTML file that needs nothing else."""
-        return template("page.html.j2").render(page=self, rows=ROWS, style=_file("page.css"), script=_file("page.js"))
+        return _template().render(page=self, rows=ROWS, style=_file("page.css"), script=_file("page.js"))
 
     def markdown(self) -> str:
         """The page in Markdown, without its figures."""
@@ -219,7 +219,8 @@ def of_texts(
     kind: str = "settings",
 ) -> Table:
     """A table of texts."""
-    return Table(Grid((*titles,), tuple((name, (*map(Cell, cells),)) for name, cells in rows)), heading, head, kind)
+    grid = Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
+    return Table(grid, heading, head, kind)
 
 
 @cache
@@ -228,14 +229,15 @@ def _file(name: str) -> str:
 
 
 @cache
-def template(name: str) -> Template:
-    """A page's template, compiled once: that takes longer than to fill it in."""
+def _template() -> Template:
+    """The template of all pages, compiled once: that takes longer than to fill it in."""
     from jinja2 import Environment, StrictUndefined
 
     return Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_without_signs
     ).from_string(
-        _file(name), globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address}
+        _file("page.html.j2"),
+        globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address},
     )
 
 
@@ -244,7 +246,7 @@ def _address(link: str) -> str:
     return link if link.startswith("#") else quote(link)
 
 
-def shown(value: object) -> object:
+def _without_signs(value: object) -> object:
     """What a page shows of a value: text without signs that steer; markup and all else as it is."""
     return visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 

@@ -43,18 +43,18 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True, ex
     from rich.text import Text
 
     main, *others = sheets(comparison)
-    kept = others if details else _beyond_groups(comparison)
+    others = others if details else _beyond_groups(comparison)
     main = main if details else replace(main, test=(), differences=())
     if not explain:
-        main, *kept = (replace(sheet, explanations=(), notes=()) for sheet in (main, *kept))
+        main, *others = (replace(sheet, explanations=(), notes=()) for sheet in (main, *others))
     # That of the accuracy says all its sentences.
-    first_table, *tables = rich_sheets((main, *kept), width)
-    shown = [part for table in (*tables, first_table) for part in ("", table)]
+    first_table, *tables = rich_sheets((main, *others), width)
+    parts = [part for table in (*tables, first_table) for part in ("", table)]
     notes = [Text(f"! {text}", style="yellow") for text in (notices if explain else warnings)(comparison)]
-    asked = [*["every table and test: --details"] * (not details), *["what columns mean: --explain"] * (not explain)]
-    more = [Text(f"{'; '.join(asked)}; the report has both.".capitalize(), style="dim")] * bool(asked)
+    options = [*["every table and test: --details"] * (not details), *["what columns mean: --explain"] * (not explain)]
+    more = [Text(f"{'; '.join(options)}; the report has both.".capitalize(), style="dim")] * bool(options)
     end: list[str | Text] = ["", Text(verdict(comparison))] if details else []
-    return Group(Text(headline(comparison), style="bold"), *shown, *notes, *more, *end)
+    return Group(Text(headline(comparison), style="bold"), *parts, *notes, *more, *end)
 
 
 def rich_sheets(sheets: Iterable[Sheet], width: int) -> list[Group]:
