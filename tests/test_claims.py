@@ -250,7 +250,7 @@ def test_data_that_are_embedded_are_not_asked_for(name: str, tmp_path: Path) -> 
         reproduce.plan(name, tmp_path, data="x")
     result = agreement.collect(reproduce.plan(name, tmp_path))
     assert not result.embedded  # nothing is published that it could be compared with
-    assert "embedded data that come with Equipoise, not of the paper's own" in reproduction.markdown(result)
+    assert "embedded data that come with Equipoise, not of the paper's own" in reproduction.page(result).markdown()
     Path(name).with_suffix(".csv").write_text("row,part,column,mean,std\nPlain,one,AVG,70,\n")
     assert agreement.collect(reproduce.plan(name, tmp_path)).embedded
 

@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from scipy import stats
 
 from equipoise.federation.history import History
+from equipoise.federation.method import parse, printed
 from equipoise.report import (
     answer,
     comparison,
@@ -35,7 +37,8 @@ from equipoise.report import (
 )
 from equipoise.report.formatting import Cell, Grid, lines
 from equipoise.report.layout import Sheet
-from equipoise.report.rendering import latex_sheet
+from equipoise.report.page import latex_sheet
+from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import evidence
 from equipoise.report.statistics import Comparison
 
@@ -285,6 +288,18 @@ def test_latex_is_as_a_paper_takes_it():
     assert r"\par\smallskip\footnotesize After round 3. $\pm$: half of the interval." in text
     assert text.index(r"\end{tabular}") < text.index("After round 3.") < text.index(r"\end{table}")
     assert text.endswith("\\end{table}\n% Nothing was tuned: --tune 16 chooses.\n")
+
+
+def test_tables_for_a_paper_have_the_names_that_papers_print(tmp_path):
+    """The parameters stay; a label that the user gave, and that of a run without the name, are as they are."""
+    texts = ("fedavg", "qffl(q=2)", "fedprox(mu=0.1)+fedism+", "term")
+    runs = [made_up(text, printed=printed(parse(text))) for text in texts]
+    compared = Comparison.of([*runs[:3], replace(runs[3], meta={**runs[3].meta, "label": "mine"}), made_up("moon")])
+    names = ["FedAvg", "q-FFL (q=2)", "FedProx (mu=0.1)+FedISM+", "mine", "moon"]
+    first, *tables = [latex(compared), *(path.read_text() for path in save_latex(compared, tmp_path))]
+    assert re.findall(r"^    (.*?) &", first.partition(r"\bottomrule")[0], re.MULTILINE) == ["Method", *names, "n"]
+    assert not [text for text in tables if re.search(r"^    .*(qffl|fedprox)", text, re.MULTILINE)]
+    assert "qffl(q=2) &" in latex(compared.document)
 
 
 def test_latex_is_balanced():

@@ -570,7 +570,7 @@ def check_one_p(found: Comparison, truth: Truth) -> None:
 
 
 def latex_of(sheet: Any) -> str:
-    from equipoise.report.rendering import latex_sheet
+    from equipoise.report.page import latex_sheet
 
     return latex_sheet(sheet)
 

@@ -13,7 +13,7 @@ from equipoise.cli import options
 from equipoise.cli.console import note, out, print_json, say
 from equipoise.cli.init import ABOUT, about_in
 from equipoise.data.tables.options import WRITTEN
-from equipoise.system.files import ANYWHERE, read_regular, write_atomically
+from equipoise.system.files import ANYWHERE, read_regular
 from equipoise.system.ranges import check_option
 from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use
@@ -78,7 +78,6 @@ def report(
     from equipoise.records.meta import Meta
     from equipoise.report import committee, index
     from equipoise.report.html import write
-    from equipoise.report.page import html
     from equipoise.report.rendering import rich_table
     from equipoise.report.statistics import Comparison
 
@@ -96,8 +95,8 @@ def report(
         pages = {
             run.name: relpath(file, page.output.parent) for run in inside if (file := run / "report.html").exists()
         }
-        made = html(index.page(directories[0].resolve().name, every, pages))
-        say(f"index: {write_atomically(page.output, made)}")
+        made = index.page(directories[0].resolve().name, every, pages)
+        say(f"index: {made.save(page.output)}")
         return
     recorded = [History.from_run(run) for run in all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
@@ -196,8 +195,7 @@ def audit(
 ) -> None:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
     from equipoise.report.audit import SITE, audit as audited
-    from equipoise.report.layout import Sheet
-    from equipoise.report.page import bullets_of, tables_of
+    from equipoise.report.page import bullets_of
     from equipoise.report.rendering import rich_sheets
     from equipoise.system.suggestions import unknown
 
@@ -210,10 +208,8 @@ def audit(
         print_json(made.document)
         return
     say(made.summary)
-    tables = [(each, table) for each in made.sections for table in tables_of(each) if table.head != SITE]
-    sheets = [Sheet("", x.title, f"{x.title}.", table.grid, bullets_of(x), head=table.head) for x, table in tables]
-    for shown in rich_sheets(sheets, out.width):
+    for shown in rich_sheets([sheet for sheet in made.page.tables if sheet.head != SITE], out.width):
         out.print("", shown)
-    for text in bullets_of(made.sections[-1]):
+    for text in bullets_of(made.page.sections[-1]):
         say(text)
     say(f"audit: {written}")

@@ -193,17 +193,14 @@ def _write(
         figures = reproduced_figures.draw(plan.experiment, result, histories) | reproduced.drawn(
             plan.experiment.figure, reproductions.directories(plan)
         )
-    written = [
-        write_atomically(folder / "table.md", reproduction.markdown(result)),
-        write_atomically(folder / "table.tex", reproduction.latex(result)),
-        write_atomically(folder / "table.csv", reproduction.table_csv(result)),
-    ]
+    table = reproduction.page(result)
+    written = [table.save(folder / f"table.{form}") for form in ("md", "tex", "csv")]
     if result.claims:
         written.append(write_atomically(folder / "claims.csv", claims_csv(result.claims)))
     if figures:
         written += save(figures, folder)
     packages = [(package, str(version)) for package, version in environment()["versions"].items()]
-    return [*written, write_atomically(folder / "index.html", reproduction.html(result, figures, reports, packages))]
+    return [*written, reproduction.page(result, figures, reports, packages).save(folder / "index.html")]
 
 
 def _list(json_: bool) -> None:

@@ -558,7 +558,7 @@ class CatalogueEntry(NamedTuple):
     """One name of the catalogue: its rules, where they come from, named sets of hyper-parameters.
 
     ``values`` are the defaults of this name where they are not those of its rules (FedISM is FedISM+ with another radius).
-    ``remarks`` are added to the docstrings of the rules.
+    ``remarks`` are added to the docstrings of the rules. ``printed`` is the name in tables of papers, if not that of its rule.
     """
 
     rules: tuple[type[Rule], ...]
@@ -567,6 +567,12 @@ class CatalogueEntry(NamedTuple):
     presets: Mapping[str, Mapping[str, Any]] = {}
     values: Mapping[str, Any] = {}
     remarks: str = ""
+    printed: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in tables of papers."""
+        return self.printed or "+".join(rule.__name__ for rule in self.rules)
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, client_sets, frame, named, own_tests, repeated, require_people, taking
-from equipoise.federation.method import Method, in_force
+from equipoise.federation.method import Method, in_force, printed
 from equipoise.federation.preparation import (
     Arrangement,
     Population,
@@ -471,6 +471,7 @@ class Federation(Arrangement):
         meta: Meta = {
             "method": own_code.short(str(self.method)),
             "in_force": in_force(self.method),
+            "printed": printed(self.method),
             "seed": self.trial.settings.seed,
             "rounds": max(self.trial.rounds, self.progress.t),
             "select": self.select,

@@ -84,6 +84,9 @@ CATALOGUE = {
         "Li et al., ICML 2021, as in Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024",
     ),
     "ditto-personal": CatalogueEntry(
-        (DittoPersonal,), "a personal model in addition to the global one", "Li et al., ICML 2021"
+        (DittoPersonal,),
+        "a personal model in addition to the global one",
+        "Li et al., ICML 2021",
+        printed="Ditto (personal)",
     ),
 }

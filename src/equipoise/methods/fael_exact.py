@@ -90,6 +90,6 @@ class FAELExact(Rule):
 
 CATALOGUE = {
     "fael-exact": CatalogueEntry(
-        (FAELExact,), "weights that make the clients equally far from the global model", PAPER
+        (FAELExact,), "weights that make the clients equally far from the global model", PAPER, printed="FAEL (exact)"
     ),
 }

@@ -98,5 +98,6 @@ CATALOGUE = {
         "the step is s / M and h becomes gamma h + (1 - gamma) s / M. The released code divides by all clients instead of "
         "those of the round, fails with one client, scores a tensor without history with 0 / 0 (here it takes the plain "
         "mean), and treats running statistics like parameters (here they are averaged).",
+        printed="FedHGD",
     ),
 }

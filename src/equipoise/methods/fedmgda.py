@@ -58,5 +58,6 @@ CATALOGUE = {
         "the shortest combination of normalised updates",
         "Hu et al., IEEE TNSE 2022",
         {"flgo": {"prior": "samples"}},
+        printed="FedMGDA+",
     ),
 }

@@ -60,9 +60,9 @@ class FedOpt(Rule):
 
 CITATION = "Reddi et al., ICLR 2021"
 CATALOGUE = {
-    "fedadam": CatalogueEntry((FedOpt,), "Adam at the server", CITATION),
-    "fedyogi": CatalogueEntry((FedOpt,), "Yogi at the server", CITATION, values={"kind": "yogi"}),
+    "fedadam": CatalogueEntry((FedOpt,), "Adam at the server", CITATION, printed="FedAdam"),
+    "fedyogi": CatalogueEntry((FedOpt,), "Yogi at the server", CITATION, values={"kind": "yogi"}, printed="FedYogi"),
     "fedadagrad": CatalogueEntry(
-        (FedOpt,), "Adagrad at the server", CITATION, values={"kind": "adagrad", "beta1": 0.0}
+        (FedOpt,), "Adagrad at the server", CITATION, values={"kind": "adagrad", "beta1": 0.0}, printed="FedAdagrad"
     ),
 }

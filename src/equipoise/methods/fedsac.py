@@ -205,6 +205,7 @@ CATALOGUE = {
         remarks='The ablation "w/o allocation" of Tables 3 and 4: at every measurement a new random order of all hidden units. The '
         "paper states only that all units are treated equally; in the order of their numbers the second layer would be emptied "
         "first. ``scores`` has no effect.",
+        printed="FedSAC (no allocation)",
     ),
     "fedsac-no-aggregation": CatalogueEntry(
         (FedSAC,),
@@ -214,5 +215,6 @@ CATALOGUE = {
         remarks='The ablation "w/o aggregation" of Tables 3 and 4. The average is of updates: averaging submodels padded with '
         "zeros would pull parameters that few hold towards zero. The weights are free, so ``fedsac-no-aggregation+afl`` is "
         "possible. ``count`` has no effect.",
+        printed="FedSAC (no aggregation)",
     ),
 }

@@ -56,6 +56,7 @@ CATALOGUE = {
         "one more epoch on its own data before a client predicts",
         PAPER,
         {"every-round": {"form": "every_round"}},
+        printed="Fine-tuning",
     ),
     "fedavg-finetune": CatalogueEntry(
         (FedAvg, FineTune),

@@ -60,5 +60,6 @@ CATALOGUE = {
         "the geometric median of the updates (RFA), against clients that lie",
         "Pillutla, Kakade, Harchaoui, IEEE Transactions on Signal Processing 2022",
         {"released": {"nu": 1e-5, "R": 4, "start": "mean"}},
+        printed="Geometric median",
     ),
 }

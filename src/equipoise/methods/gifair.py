@@ -104,5 +104,6 @@ CATALOGUE = {
         "weights by the ranks of the clients' losses",
         "Yue et al., INFORMS Journal on Data Science 2023",
         {"released": {"form": "local", "coeff": 0.5}},
+        printed="GIFAIR-FL",
     ),
 }

@@ -42,6 +42,9 @@ class LogitAdjust(Rule):
 
 CATALOGUE = {
     "logit-adjust": CatalogueEntry(
-        (LogitAdjust,), "train against each client's class frequencies", "Menon et al., ICLR 2021"
+        (LogitAdjust,),
+        "train against each client's class frequencies",
+        "Menon et al., ICLR 2021",
+        printed="Logit adjustment",
     ),
 }

@@ -66,5 +66,6 @@ CATALOGUE = {
         "contrast features with the global and the previous model",
         "Li, He, Song, CVPR 2021",
         {"cifar10": {"mu": 5.0}},
+        printed="MOON",
     ),
 }

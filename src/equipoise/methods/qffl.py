@@ -98,5 +98,6 @@ CATALOGUE = {
             "ffl4mia": {"form": "losses"},
             "drfl": {"form": "losses"},
         },
+        printed="q-FFL",
     ),
 }

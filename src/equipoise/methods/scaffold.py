@@ -79,5 +79,6 @@ CATALOGUE = {
         "control variates against client drift",
         "Karimireddy et al., ICML 2020",
         {"marsfl": {"eta": 0.25, "absent": False}},
+        printed="SCAFFOLD",
     ),
 }

@@ -97,6 +97,9 @@ CATALOGUE = {
             "released": {"prior": "uniform", "form": "released"},
             "fedeba": {"prior": "uniform", "t": 2.0},
         },
+        printed="TERM",
     ),
-    "term-sample": CatalogueEntry((TermSample,), "the samples of large loss in each batch count more", _CITED),
+    "term-sample": CatalogueEntry(
+        (TermSample,), "the samples of large loss in each batch count more", _CITED, printed="TERM (samples)"
+    ),
 }

@@ -22,6 +22,7 @@ from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
 from equipoise.report.html import write as write_report
 from equipoise.report.notes import marked
+from equipoise.report.page import printed_names
 from equipoise.report.sentences import when
 from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
@@ -467,6 +468,7 @@ def _result(
     return _empty() | {
         **choice,
         **{name: row[key]["mean"] for name, key in STATISTICS.items()},
+        "printed": printed_names(histories).get(histories[0].label),
         "seconds": fmean(sum(float(r.get("seconds", 0)) for r in run.records) for run in histories),
         "bytes": _bytes(histories[0]),
         "tuning_seconds": tuned.get("seconds"),

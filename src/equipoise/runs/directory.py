@@ -58,7 +58,7 @@ MEASURED = ("standalone_test", "standalone_val")
 OWN = (*marked(RunConfig, "together"), *UNTRAINED)  # settings that do not matter alone
 MANIFEST = (
     "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
-    "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",
+    "units", "machines", "hostile", "attributes", "in_force", "printed", "decides", "task", "unit",
 )  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory

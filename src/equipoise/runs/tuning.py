@@ -317,7 +317,7 @@ class Tuning:
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write the page with all draws; return its path."""
-        return report.save(self.document(), path)
+        return report.page(self.document()).save(path)
 
     def __str__(self) -> str:
         document = self.document()
