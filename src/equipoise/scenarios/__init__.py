@@ -25,6 +25,7 @@ from equipoise.scenarios import (
     fedsac,
     label_skew,
     own,
+    partition,
     quality,
     tables,
 )
@@ -222,13 +223,14 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any], h
     apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
     given = {option: value for option, value in options.items() if option not in apart}
     try:
-        description, build = entry.describe(*files, **given, **learning)
+        description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
     except TypeError:
         for option, value in given.items():
             kind, what = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
             if not isinstance(value, kind):
                 raise ValueError(f"{name}: {option} must be {what}; found {value!r}.") from None
         raise
+    build = partition.errors_of(name)(build)
     if task is None:
         return description, build
     if kind != kind_of(description.task):

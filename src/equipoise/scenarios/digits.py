@@ -83,8 +83,7 @@ def by_domain(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clien
 
     def divide(seed: int, data: Tensors) -> Divided:
         domain_of = np.repeat(np.arange(len(DOMAINS)), train).tolist()
-        with partition.errors_of("digits"):
-            parts = partition.by_domain(domain_of, clients // len(DOMAINS), seed)
+        parts = partition.by_domain(domain_of, clients // len(DOMAINS), seed)
         return Divided(parts, _by_domain(data), groups=groups)
 
     return scenario(described("digits", SUMMARY, train, test), train, test, divide)

@@ -77,8 +77,7 @@ def digits(
 
     def build(seed: int) -> Scenario:
         train, test = ({domain: read(domain, split) for domain in chosen} for split in ("train", "test"))
-        with partition.errors_of("fedheal-digits"):
-            parts = _drawn({domain: labels(contents.data) for domain, contents in train.items()}, groups, share, seed)
+        parts = _drawn({domain: labels(contents.data) for domain, contents in train.items()}, groups, share, seed)
         files = {f"{domain}/train": contents for domain, contents in train.items()}
         files |= {f"{domain}/test": contents for domain, contents in test.items()}
         clients = (_rgb(take(train[d].data, part), size) for d, part in zip(groups, parts, strict=True))
@@ -128,8 +127,7 @@ def office(
         images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in chosen}
         split = {domain: partition.every_tenth(len(contents)) for domain, contents in images.items()}
         train = {domain: labels(contents.data)[split[domain][0]] for domain, contents in images.items()}
-        with partition.errors_of("fedheal-office"):
-            drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
+        drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
         # Positions are those among all images of the domain.
         parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]
         clients = (take(images[d].data, part) for d, part in zip(groups, parts, strict=True))

@@ -174,8 +174,7 @@ def _unequal(source: _Set, data: Path | None, clients: int, quality: _Quality, o
         else:
             rng = np.random.default_rng(seed)
             order, for_parts = rng.permutation(len(train)), int(rng.integers(2**32))
-        with partition.errors_of(name):
-            drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
+        drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clean:] for row in part]
         worse = corrupt(train.data, bad, corruption, strength, NOISE["train"], f"{name} train")

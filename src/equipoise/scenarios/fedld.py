@@ -84,8 +84,7 @@ def retina(
         if not drawn:
             return _published("fedld-retina", train, f"split_{split or 1}/", {"split": split or 1, "size": size})
         y, draw = labels(train.data), RELEASED_SEED + seed
-        with partition.errors_of("fedld-retina"):
-            parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
+        parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
         recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
         return Divided(parts, recipe={"version": VERSION, **recipe})
 

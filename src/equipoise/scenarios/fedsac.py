@@ -168,8 +168,7 @@ def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list
     of_server, of_clients = ((start + seed) % 2**32 for start in SEEDS)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(of_server))
     left = order[:rest]
-    with partition.errors_of(division.name):
-        parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
+    parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
     return order[rest:].sort().values.tolist(), [left[part].tolist() for part in parts]
 
 

@@ -288,8 +288,7 @@ def adult(
         if clients is None:
             return column
         names = [""] * len(column)
-        with partition.errors_of("adult"):
-            dealt = partition.dirichlet(np.unique(column, return_inverse=True)[1], clients, alpha, seed, min_size=LEAST)
+        dealt = partition.dirichlet(np.unique(column, return_inverse=True)[1], clients, alpha, seed, min_size=LEAST)
         for k, rows in enumerate(dealt, start=1):
             for row in rows:
                 names[row] = f"client-{k}"
