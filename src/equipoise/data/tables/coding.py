@@ -75,7 +75,7 @@ class Sums(NamedTuple):
             points.sort()
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
-        deviation = _pooled([(part.present, part.mean - mean, part.deviation) for part in parts if part.present])
+        deviation = _pooled((part.present, part.mean - mean, part.deviation) for part in parts)
         rows, fractions = sum(part.rows for part in parts), sum(part.fractions for part in parts)
         return Sums(rows, present, total, deviation, fractions, points, counts, words)
 
@@ -155,60 +155,33 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
 
 def _sums(parts: Sequence[NDArray[np.float64]], rows: int) -> list[Sums]:
     """The sums of columns of numbers over all clients, [D, n] of each, none of which is missing, of ``rows`` cells."""
-    moments = list[tuple[NDArray[np.float64], NDArray[np.float64]]]()
-    for values in parts:
+    totals, present = [exact_sums(values) for values in parts], sum(values.shape[1] for values in parts)
+    total = exact_sums(np.stack(totals, 1))
+    clients = list[list[tuple[int, float, float]]]()
+    for values, of_client in zip(parts, totals, strict=True):
         n = max(1, values.shape[1])
-        total = exact_sums(values)
-        apart = np.abs(values - total[:, None] / n)
+        apart = np.abs(values - of_client[:, None] / n)
         unit = apart.max(1, initial=0)
         unit[unit == 0] = 1.0  # without it squares would be zero or infinite
-        moments.append((total, unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)))
-    sizes = [values.shape[1] for values in parts]
-    totals = exact_sums(np.stack([total for total, _ in moments], 1))
-    gaps = [
-        (total / max(1, n) - totals / max(1, sum(sizes))).tolist() for n, (total, _) in zip(sizes, moments, strict=True)
-    ]
-    spread = [
-        _pooled([each for each in zip(sizes, *of_clients, strict=True) if each[0]])
-        for of_clients in zip(
-            zip(*gaps, strict=True), zip(*(deviation.tolist() for _, deviation in moments), strict=True), strict=True
-        )
-    ]
+        deviations = unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)
+        gaps = of_client / n - total / max(1, present)
+        clients.append([(values.shape[1], *each) for each in zip(gaps.tolist(), deviations.tolist(), strict=True)])
     points = np.sort(np.concatenate(parts, axis=1), axis=1)
-    fractions = (points % 1 != 0).sum(1).tolist()
-    return [Sums(rows, sum(sizes), *each) for each in zip(totals.tolist(), spread, fractions, points, strict=True)]
+    columns = zip(total.tolist(), map(_pooled, zip(*clients, strict=True)), (points % 1 != 0).sum(1).tolist(), points)
+    return [Sums(rows, present, *column) for column in columns]
 
 
-def _pooled(clients: Sequence[tuple[int, float, float]]) -> float:
+def _pooled(clients: Iterable[tuple[int, float, float]]) -> float:
     """The standard deviation over all clients, of how many numbers each has, how far its mean is from that of all, and its deviation."""
+    clients = [client for client in clients if client[0]]
     unit = max((max(deviation, abs(gap)) for _, gap, deviation in clients), default=0.0) or 1.0
     squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, gap, deviation in clients)
     return unit * math.sqrt(squares / max(1, sum(n for n, _, _ in clients)))
 
 
 def exact_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sums of rows [D, n], exact and then rounded, as those of ``math.fsum``: whatever the order of numbers.
-
-    Many short rows are added up together, each sum as two numbers without a rounding error (Knuth 1969), where two are enough.
-    """
-    if len(values) <= values.shape[1]:
-        return np.array([math.fsum(row) for row in values.tolist()])
-    high, low, lost = np.zeros((3, len(values)))
-    for column in values.T:
-        high, error = _exact_sum(high, column)
-        low, error = _exact_sum(low, error)
-        lost += np.abs(error)
-    total: NDArray[np.float64] = high + low
-    for k in np.flatnonzero(lost).tolist():
-        total[k] = math.fsum(values[k].tolist())
-    return total
-
-
-def _exact_sum(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The rounded sum, and its rounding error."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
+    """The sums of rows [D, n], exact and then rounded: whatever the order of numbers."""
+    return np.array([math.fsum(row) for row in values.tolist()])
 
 
 def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -240,18 +213,8 @@ class Fitted:
     joined: bool = False
 
 
-def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
-    """What is learnt from the training rows of every client, by column: each client gives sums.
-
-    Raises
-    ------
-    DataError : columns of which every training cell is missing.
-    """
-    return learn(table.schema, add_up_all(table, clients))
-
-
-def add_up_all(table: RawTable, clients: Sequence[Rows]) -> dict[str, Sums]:
-    """The sums of all columns over some rows of all clients."""
+def add_up_all(table: RawTable, clients: Iterable[Rows]) -> dict[str, Sums]:
+    """The sums of all columns over some rows of all clients: each client gives its sums."""
     features, columns, sums = table.schema.features, table.columns, dict[str, Sums]()
     every = [np.asarray(rows, np.int64) for rows in clients]
     n = sum(map(len, every))
@@ -326,7 +289,7 @@ class Coder:
     @staticmethod
     def fitted_to(table: RawTable, clients: Iterable[Rows]) -> Coder:
         """What is learnt from the training rows of every client."""
-        return Coder(table.schema, fit(table, list(clients)))
+        return Coder(table.schema, learn(table.schema, add_up_all(table, clients)))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -335,33 +298,11 @@ class Coder:
 
     def __call__(self, columns: Mapping[str, Cells]) -> NDArray[np.float32]:
         """The inputs [n, D] of rows."""
-        n = len(next(iter(columns.values())).values)
-        made, place, numbers = np.empty((n, len(self.names)), np.float32), 0, dict[int, Feature]()
+        made, place = np.empty((len(next(iter(columns.values())).values), len(self.names)), np.float32), 0
         for feature in self.schema.features:
-            fitted, cells = self.fitted[feature.name], columns[feature.name]
-            if feature.kind == CATEGORY:
-                part = _coded(feature, fitted, cells)
-                made[:, place : place + part.shape[1]] = part
-                place += part.shape[1]
-            else:
-                numbers[place] = feature
-                if fitted.flagged:
-                    made[:, place + 1] = cells.missing
-                place += 1 + fitted.flagged
-        step = max(1, BLOCK // max(1, n))  # at a time, as all in double precision take three times the memory
-        for first in range(0, len(numbers), step):
-            block = dict([*numbers.items()][first : first + step])
-            values = np.stack([columns[f.name].values for f in block.values()])
-            learnt = [self.fitted[f.name] for f in block.values()]
-            fill, centre, scale = (
-                np.array(each)[:, None]
-                for each in zip(*[(float(l.fill), l.centre, l.scale) for l in learnt], strict=True)
-            )
-            values = np.where(np.isnan(values), fill, values)
-            for k, feature in enumerate(block.values()):
-                if feature.scaling == "log":
-                    values[k] = logarithm(feature, values[k])
-            made[:, [*block]] = ((values - centre) / scale).T
+            part = _coded(feature, self.fitted[feature.name], columns[feature.name])
+            made[:, place : place + part.shape[1]] = part
+            place += part.shape[1]
         if not np.isfinite(made).all():
             row, column = np.argwhere(~np.isfinite(made))[0].tolist()
             raise DataError(
@@ -553,6 +494,9 @@ def _single(fitted: Fitted) -> bool:
 def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64]:
     gone = cells.missing
     flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
+    if feature.kind != CATEGORY:
+        values = logarithm(feature, np.where(gone, float(fitted.fill), cells.values))
+        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
     place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
     lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
     codes = lookup[cells.values]
