@@ -234,7 +234,7 @@ def _numbers_and_gaps(feature: Feature, raw: Raw) -> tuple[NDArray[np.float64], 
             numbers = raw.mapped(lambda words: days_of(words, feature.form, feature.latest), raw.days)
         else:
             signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), truth_in(feature, raw)
-            numbers = raw.mapped(lambda words: _numbers(words, signs, truth), raw.numbers)
+            numbers = raw.mapped(lambda words: signs.numbers(words, truth), raw.numbers)
         gone = raw.missing | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
     elif raw.dtype.kind == "M":
         numbers = days_between(raw)
@@ -292,14 +292,6 @@ def truth_in(feature: Feature, text: Words) -> Mapping[str, float]:
     if not words and len(words := truth_of(text.texts)) > 2:
         words = ()
     return {word.casefold(): float(k % 2) for k, word in enumerate(words)}
-
-
-def _numbers(words: Sequence[str], signs: Signs, truth: Mapping[str, float]) -> NDArray[np.float64]:
-    """Numbers that are text; NaN of all other words."""
-    numbers = signs.numbers(words)
-    return (
-        np.array([truth.get(word.casefold(), x) for word, x in zip(words, numbers, strict=True)]) if truth else numbers
-    )
 
 
 def days_of(words: Iterable[str], form: str, latest: int | None = None) -> NDArray[np.float64]:

@@ -167,7 +167,8 @@ def _sums(parts: Sequence[NDArray[np.float64]], rows: int) -> list[Sums]:
         gaps = of_client / n - total / max(1, present)
         clients.append([(values.shape[1], *each) for each in zip(gaps.tolist(), deviations.tolist(), strict=True)])
     points = np.sort(np.concatenate(parts, axis=1), axis=1)
-    columns = zip(total.tolist(), map(_pooled, zip(*clients, strict=True)), (points % 1 != 0).sum(1).tolist(), points)
+    spread, fractions = map(_pooled, zip(*clients, strict=True)), (points % 1 != 0).sum(1).tolist()
+    columns = zip(total.tolist(), spread, fractions, points, strict=True)
     return [Sums(rows, present, *column) for column in columns]
 
 

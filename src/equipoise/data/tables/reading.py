@@ -219,22 +219,19 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
     """A cell in quotation marks, and what it is by each reading."""
-
-    def values(words: Sequence[str], feature: Feature) -> list[str]:
-        if feature.kind == CATEGORY:
-            return [word if word in feature.categories or not feature.categories else plain(word) for word in words]
-        if feature.kind == DATE:
-            return [day(days) for days in days_of(words, feature.form, feature.latest)]
-        signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), [*map(str.casefold, feature.truth)]
-        return [
-            str(truth.index(word.casefold()) % 2) if word.casefold() in truth else f"{signs.number(word):.12g}"
-            for word in words
-        ]
-
     words = [word for word in raw.counts if not missing(word)]
-    read = [values(words, feature) for feature in features]
-    k = next((k for k in range(len(words)) if len({each[k] for each in read}) > 1), 0)
-    return [repr(words[k]), *(each[k] for each in read)]
+    columns = [(feature, read_cells(feature, Words.from_text(words), str)[0]) for feature in features]
+    values = [[shown(feature, cells, k) for feature, cells in columns] for k in range(len(words))]
+    k = next((k for k, ways in enumerate(values) if len({*ways}) > 1), 0)
+    return [repr(words[k]), *values[k]]
+
+
+def shown(feature: Feature, cells: Cells, k: int) -> str:
+    """A cell of a column as it is read."""
+    value = cells.values[k]
+    if np.isnan(value) or (cells.words and value < 0):
+        return "missing"
+    return cells.words[value] if cells.words else day(value) if feature.kind == DATE else f"{value:.12g}"
 
 
 def written_as(feature: Feature) -> str:
@@ -373,14 +370,8 @@ def reading_of(feature: Feature, table: RawTable) -> str:
     present = np.flatnonzero(~cells.missing)[:2].tolist()
     examples = table.examples.get(feature.name) or {k: f"{cells.values[k]:.12g}" for k in present}
 
-    def read(k: int) -> str:
-        value = cells.values[k]
-        if cells.missing[k]:
-            return "missing"
-        return cells.words[value] if cells.words else day(value) if feature.kind == DATE else f"{value:.12g}"
-
-    shown = ", ".join(f"{word} -> {read(k)}" for k, word in examples.items())
-    return shown + "".join(f", or {written_as(other)}" for other in table.others.get(feature.name, ()))
+    pairs = ", ".join(f"{word} -> {shown(feature, cells, k)}" for k, word in examples.items())
+    return pairs + "".join(f", or {written_as(other)}" for other in table.others.get(feature.name, ()))
 
 
 def day(days: float) -> str:

@@ -7,9 +7,10 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -252,14 +253,13 @@ class Signs:
             return math.nan
         return float(word.replace(self.thousands, "").replace(self.decimal, "."))
 
-    def numbers(self, words: Iterable[str]) -> NDArray[np.float64]:
-        """The numbers that words are [n]; NaN of the others."""
-        return np.array([self.number(word) for word in words], np.float64)
+    def numbers(self, words: Iterable[str], truth: Mapping[str, float] = MappingProxyType({})) -> NDArray[np.float64]:
+        """The numbers that words are [n], of words for 0 and 1 as ``truth`` has them; NaN of the others."""
+        return np.array([truth.get(word.casefold(), self.number(word)) for word in words], np.float64)
 
     def changed(self) -> dict[str, Any]:
         """The signs that are not the usual ones, by name."""
-        usual = {"thousands": "", "decimal": ".", "unit": ""}
-        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        return {f.name: sign for f in fields(self) if (sign := getattr(self, f.name)) != f.default}
 
 
 PLAIN = Signs()
