@@ -23,8 +23,8 @@ from equipoise.data.precision import lost, standardised
 from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
-from equipoise.data.tables.columns import Columns, UserData, listed, ordered, several
-from equipoise.data.tables.options import SHARE, WRITTEN, Options
+from equipoise.data.tables.columns import Column, Columns, UserData, ordered
+from equipoise.data.tables.options import SHARE, WRITTEN, Options, listed, several
 from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
@@ -111,25 +111,19 @@ def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
         own = _read(str(data), wanted, download, between, seed) if seeded else first
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
+        about = {
+            "scenario": "own",
+            "seed": seed,
+            "recipe": recipe,
+            "source": own.source,
+            "layout": own.layout,
+            "read": {**own.about, **{name: value for name in WRITTEN if (value := getattr(wanted, name))}},
+            "classes": list(own.classes),
+            **({"task": task} if own.regression else {}),
+            **({} if chosen_class is None else {"positive": chosen_class}),
+        }
         parts = divided(own, seed, **share)
-        federated, coded = federate(own, parts, tests, size, held, None if seed else coder)
-        shape = (len(coded["inputs"]),) if isinstance(own.inputs, RawTable) else description.sample
-        return Scenario(
-            **vars(description) | {"sample": shape},
-            **federated,
-            manifest={
-                "scenario": "own",
-                "seed": seed,
-                "recipe": recipe,
-                "source": own.source,
-                "layout": own.layout,
-                "read": {**own.about, **{name: value for name in WRITTEN if (value := getattr(wanted, name))}},
-                "classes": list(own.classes),
-                **({"task": task} if own.regression else {}),
-                **({} if chosen_class is None else {"positive": chosen_class}),
-                **coded,
-            },
-        )
+        return federate(description, about, own, parts, tests, size, held, None if seed else coder)
 
     return description, build
 
@@ -173,11 +167,16 @@ def edges(written: str | Sequence[float] | None) -> Range | None:
 def _check(given: Options) -> None:
     if given.clients is not None:
         check_whole("own: clients", given.clients, 1)
-    check_number("own: test", given.test, 0, 0.5, ", the share of a client's samples to test on", above=True)
-    check_number("own: server_validation", given.server_validation, 0, 0.5, ", the share that the server gets")
-    if given.tests is not None:
-        check_option("own: tests", given.tests, TESTS)
+    tests = ALL if given.tests is None else given.tests
+    check_drawn("own", "samples", given.test, given.server_validation, tests)
     check_whole("own: size", given.size, SMALLEST, meaning=" pixels")
+
+
+def check_drawn(name: str, samples: str, test: float, server_validation: float, tests: str) -> None:
+    """Check what is drawn of each client's ``samples``, as a scenario calls them."""
+    check_number(f"{name}: test", test, 0, 0.5, f", the share of a client's {samples} to test on", above=True)
+    check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
+    check_option(f"{name}: tests", tests, TESTS)
 
 
 def require_used(own: UserData, given: Options) -> None:
@@ -339,9 +338,7 @@ def _strata(own: UserData) -> tuple[NDArray[Any], NDArray[Any]]:
     return own.targets, own.targets
 
 
-def _dealt(
-    own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float
-) -> list[str]:
+def _dealt(own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float) -> Column:
     """Whose each sample is, of data that do not say it: training samples by a Dirichlet draw, the others nobody's."""
     if clients is None:
         labels = "numbers to predict" if own.regression else f"{len(own.classes)} classes ({listed(own.classes)})"
@@ -355,11 +352,8 @@ def _dealt(
     with partition.errors_of("own"):
         least = max(1, min(10, len(rows) // (2 * clients)))
         dealt = partition.dirichlet(y[rows], clients, alpha, seed, min_size=least)
-    whose = [""] * len(y)
-    for k, part in enumerate(dealt, start=1):
-        for row in np.flatnonzero((split == "train") & np.isin(own.people, own.people[rows[part]])).tolist():
-            whose[row] = f"client-{k}"
-    return whose
+    theirs = [(split == "train") & np.isin(own.people, own.people[rows[part]]) for part in dealt]
+    return partition.names_of(map(np.flatnonzero, theirs), len(y))
 
 
 def _drawn_people(
@@ -464,14 +458,16 @@ def _sets_of_groups(own: UserData, parts: Parts, every: Sequence[int]) -> TestSe
 
 
 def federate(
+    description: Description,
+    about: Mapping[str, Any],
     own: UserData,
     parts: Parts,
     tests: str | None,
     size: int = SIDE,
     held: Draw = NOTHING,
     coder: Coder | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a :class:`Scenario` that hold data, and what its manifest says of them; nothing is learnt of rows that are ``held`` out.
+) -> Scenario:
+    """The scenario of these parts, with a record that begins with what is ``about`` it; nothing is learnt of rows that are ``held`` out.
 
     ``coder`` is the one of these parts, if it was made before.
     """
@@ -479,24 +475,33 @@ def federate(
     beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
     samples, standard, doubts = _samples(own, size, parts, held, coder)
     standard |= {"held_out": {"share": held[0], "seed": held[1]}} if held[0] else {}
-    federated: dict[str, Any] = {
-        "clients": tuple(take(samples, rows) for rows in parts.train.values()),
-        "client_names": tuple(parts.train),
-        "client_groups": of_clients,
-        "client_tests": tuple(take(samples, parts.test[name]) if name in parts.test else None for name in parts.train)
-        if beside
-        else None,
-        "tests": {name: take(samples, rows) for name, rows in sets.items()},
-        "server_validation": take(samples, parts.validation) if parts.validation else None,
-        "attributes": own.values,
-        "people": tuple(map(torch.from_numpy, _people(own, parts.train))) or None,
-    }
-    if own.subject is not None:
-        who = torch.from_numpy(own.people)
-        mine = tuple(who[parts.test[name]] if name in parts.test else None for name in parts.train) if beside else None
-        federated["tested"] = {name: who[rows] for name, rows in sets.items()}, mine
-    notes = [*own.notes, *parts.notes, *doubts]
-    return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
+
+    def tested(part: Callable[[list[int]], Any]) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
+        """A part of the samples by test set, and that of each client, if clients have any in other sets."""
+        mine = tuple(part(parts.test[name]) if name in parts.test else None for name in parts.train)
+        return {name: part(rows) for name, rows in sets.items()}, mine if beside else None
+
+    data, of_each = tested(partial(take, samples))
+    return Scenario(
+        **vars(description),
+        clients=tuple(take(samples, rows) for rows in parts.train.values()),
+        client_names=tuple(parts.train),
+        client_groups=of_clients,
+        client_tests=of_each,
+        tests=data,
+        server_validation=take(samples, parts.validation) if parts.validation else None,
+        attributes=own.values,
+        people=tuple(map(torch.from_numpy, _people(own, parts.train))) or None,
+        tested=None if own.subject is None else tested(torch.from_numpy(own.people).__getitem__),
+        manifest={
+            **about,
+            "sha256": _digest(own),
+            **standard,
+            "notes": [*own.notes, *parts.notes, *doubts],
+            "clients": parts.train,
+            "tests": sets,
+        },
+    )
 
 
 def _samples(
@@ -558,14 +563,9 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     numbers = {f.name: own.inputs.columns[f.name] for f in coder.schema.features if f.kind != CATEGORY}
     if not numbers:
         return []
-    incomplete = {coder.schema.names[k] for k in np.flatnonzero(own.inputs.missing.any(1)).tolist()}
-    filled = (
-        np.where(cells.missing, coder.fitted[name].fill, cells.values) if name in incomplete else cells.values
-        for name, cells in numbers.items()
-    )
-    raw = np.stack([*filled], 1)
+    filled = [np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers.items()]
     place = {name: k for k, name in enumerate(coder.names)}
-    return _rounding(own, raw, x[:, [place[name] for name in numbers]], [*numbers])
+    return _rounding(own, np.stack(filled, 1), x[:, [place[name] for name in numbers]], [*numbers])
 
 
 def _rounding(own: UserData, raw: NDArray[Any], x: NDArray[np.float32], names: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Ways to divide samples among clients. Every function is pure and returns one list of sample indices per client."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -691,6 +691,12 @@ def parts_of(order: Indices, owner: Indices, clients: int) -> list[list[int]]:
     """The samples of each client, in the order in which they were dealt."""
     ends = np.bincount(owner, minlength=clients).cumsum()[:-1]
     return [part.tolist() for part in np.split(order[np.argsort(owner, kind="stable")], ends)]
+
+
+def names_of(parts: Iterable[Iterable[int]], n: int) -> tuple[str, ...]:
+    """The name of the client of each of ``n`` samples; nothing of those that are in no part."""
+    whose = {int(row): f"client-{k}" for k, part in enumerate(parts, start=1) for row in part}
+    return tuple(whose.get(row, "") for row in range(n))
 
 
 def _shares(k: int, alpha: float, rng: Generator | RandomState) -> Shares:

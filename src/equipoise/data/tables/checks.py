@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.precision import BLOCK, LEAST, counting
 from equipoise.data.tables.cells import RawTable
-from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData, listed, option
+from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData
+from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, NUMBER
 from equipoise.data.tables.words import EXACT
 from equipoise.records.meta import LEAK

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, read_cells, typed_numbers
-from equipoise.data.tables.columns import listed, option, require_columns, together
+from equipoise.data.tables.columns import require_columns, together
+from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
 from equipoise.data.tables.words import missing, same_numbers
 from equipoise.privacy.suppression import enough, hidden

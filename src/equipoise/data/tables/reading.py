@@ -26,7 +26,8 @@ from equipoise.data.tables.cells import (
     word_of,
 )
 from equipoise.data.tables.checks import odd_zeros
-from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
+from equipoise.data.tables.columns import MANY, Columns, require_columns
+from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, kind_of, plain
 from equipoise.data.tables.words import (
     NUMBER as NUMERIC,

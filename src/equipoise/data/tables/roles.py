@@ -11,7 +11,8 @@ import numpy as np
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Raw, Words, raw_of, typed_numbers
 from equipoise.data.tables.checks import standing_in
-from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column, option, several
+from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column
+from equipoise.data.tables.options import option, several
 from equipoise.data.tables.reading import agreed_and_dropped, by_other_columns, question
 from equipoise.data.tables.words import (
     COMMAS,
