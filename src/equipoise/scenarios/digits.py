@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -443,33 +442,21 @@ def kept(stem: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     Tensors by name, equal to ``make()``.
     """
     path = cache_directory() / f"{stem}.safetensors"
-    kept = _kept(path)
-    if kept is not None:
-        return kept
-    made = make()
-    _write(path, made)
-    return made
-
-
-def _kept(path: Path) -> dict[str, Tensor] | None:
     try:
         with safe_open(path, framework="pt") as file:
             expected = (file.metadata() or {}).get("sha256")
             # Copies: a tensor mapped to the file would change, or crash, with it.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        if digest(tensors) == expected:
+            return tensors
+        log.info("%s is damaged: making its contents again.", path)
     except FileNotFoundError:
-        return None
+        pass
     except (OSError, SafetensorError) as error:
         log.info("%s cannot be read (%s): making its contents again.", path, error)
-        return None
-    if digest(tensors) != expected:
-        log.info("%s is damaged: making its contents again.", path)
-        return None
-    return tensors
-
-
-def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    made = make()
     try:
-        write_atomically(path, save(tensors, metadata={"sha256": digest(tensors)}))
+        write_atomically(path, save(made, metadata={"sha256": digest(made)}))
     except OSError as error:
         log.info("%s cannot be written (%s): going on without it.", path, error)
+    return made

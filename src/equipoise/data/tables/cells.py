@@ -205,25 +205,30 @@ class RawTable:
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     marks = feature.missing_values
-    if feature.kind == NUMBER and feature.low is None and feature.high is None and not marks and _complete(raw):
-        return Cells(raw), []  # type: ignore[arg-type]
     if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
         raw = Words.of(map(word_of, raw.tolist()) if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
+    problems = list[str]()
     if isinstance(raw, Words) and feature.kind == CATEGORY:
         cells = _codes(raw, (*feature.not_missing, *feature.categories), marks)
-        return cells, _refused(feature, cells.missing, at)
-    numbers, gone = _numbers_and_gaps(feature, raw)
-    if gone.any():
-        numbers = np.where(gone, np.nan, numbers)
-    problems = []
-    if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
-        problems.append(_not_read(feature, raw, wrong.tolist(), at))
-    for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
-        if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
-            side = "less than low" if beyond is np.less else "more than high"
-            first = ", ".join(f"{numbers[k]:g} in {at(k)}" for k in outside[:3].tolist())
-            problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
-    return Cells(numbers), problems + _refused(feature, gone, at)
+        gone = cells.missing
+    else:
+        numbers, gone = _numbers_and_gaps(feature, raw)
+        cells = Cells(np.where(gone, np.nan, numbers) if gone.any() else numbers)
+        if len(wrong := np.flatnonzero(~(np.abs(cells.values) <= LARGEST) & ~gone)):
+            problems.append(_not_read(feature, raw, wrong.tolist(), at))
+        for edge, beyond, side in (
+            (feature.low, np.less, "less than low"),
+            (feature.high, np.greater, "more than high"),
+        ):
+            if edge is not None and len(outside := np.flatnonzero(beyond(cells.values, edge))):
+                first = ", ".join(f"{cells.values[k]:g} in {at(k)}" for k in outside[:3].tolist())
+                problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
+    if feature.missing == "refuse" and gone.any():
+        first = ", ".join(at(k) for k in np.flatnonzero(gone)[:3].tolist())
+        problems.append(
+            f'column {feature.name}: {int(gone.sum()):,} cells are missing ({first}), and missing = "refuse".'
+        )
+    return cells, problems
 
 
 def _numbers_and_gaps(feature: Feature, raw: Raw) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -261,18 +266,6 @@ def _not_read(feature: Feature, raw: Raw, rows: Sequence[int], at: Place) -> str
         return f"no date of the form {feature.form}" if feature.kind == DATE else kind_of(word, signs)
 
     return f"column {feature.name}: {faults(words, rows, at, len(raw), kind)}.{advice}"
-
-
-def _complete(raw: Raw) -> bool:
-    """Whether these are numbers, none of which is missing or very large."""
-    return isinstance(raw, np.ndarray) and raw.dtype == np.float64 and bool(raw @ raw <= LARGEST)
-
-
-def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
-    if feature.missing != "refuse" or not gone.any():
-        return []
-    first = ", ".join(at(k) for k in np.flatnonzero(gone)[:3].tolist())
-    return [f'column {feature.name}: {int(gone.sum()):,} cells are missing ({first}), and missing = "refuse".']
 
 
 def _codes(text: Words, names: Sequence[str], marks: Sequence[str]) -> Cells:

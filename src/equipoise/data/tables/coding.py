@@ -67,13 +67,12 @@ class Sums(NamedTuple):
         words = Counter[str]()
         for each in filter(None, (part.words for part in parts)):
             words.update(each)
-        points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
-        counts: Counts = ()
-        if any(len(part.counts) for part in parts):
-            order = np.argsort(points, kind="stable")
-            points, counts = points[order], np.concatenate([part.weights for part in parts])[order]
-        else:
-            points.sort()
+        points = np.concatenate([part.points for part in parts] or [()])
+        order = np.argsort(points, kind="stable")
+        counts = (
+            np.concatenate([part.weights for part in parts])[order] if any(len(part.counts) for part in parts) else ()
+        )
+        points = points[order]
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
         deviation = _pooled((part.present, part.mean - mean, part.deviation) for part in parts)
@@ -112,10 +111,9 @@ class Sums(NamedTuple):
         """The smallest numbers that at least a share of the cells do not exceed; of sites the mean of its group, whole if all are."""
         if not len(self.points):
             return [0.0 for _ in shares]
-        n = int(sum(self.counts)) or len(self.points)
-        ranks = [max(1, math.ceil(share * n)) for share in shares]
-        places = np.searchsorted(np.cumsum(self.counts), ranks).tolist() if len(self.counts) else [k - 1 for k in ranks]
-        numbers = [float(self.points[k]) for k in places]
+        ends = np.cumsum(self.weights)
+        ranks = [max(1, math.ceil(share * int(ends[-1]))) for share in shares]
+        numbers = [float(self.points[k]) for k in np.searchsorted(ends, ranks).tolist()]
         return numbers if self.fractions else [float(round(number)) for number in numbers]
 
 

@@ -12,7 +12,7 @@ from datetime import date
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.precision import LEAST, counting
+from equipoise.data.precision import counting
 from equipoise.data.tables.cells import (
     DIGITS_OF_DAY,
     Cells,
@@ -247,11 +247,7 @@ def counting_columns(raw: Mapping[str, Raw]) -> set[str]:
     for name, cells in raw.items():
         if isinstance(cells, Words) and len(cells.words) == len(cells) and all(map(COUNT.fullmatch, cells.words)):
             numbers[name] = np.array([*map(float, cells.words)])[cells.codes]
-    return {
-        name
-        for name, x in numbers.items()
-        if len(x) >= LEAST and abs(x[-1] - x[0]) == len(x) - 1 and counting(x[:, None])
-    }
+    return {name for name, x in numbers.items() if counting(x[:, None])}
 
 
 def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -311,9 +311,7 @@ def read_numbers(
 def _cells(values: Iterable[Any]) -> list[str]:
     """Cells as text without blanks around it; of floating-point numbers all digits."""
     if isinstance(values, np.ndarray):
-        if values.dtype.kind in "biuf":
-            return [*map(repr, values.astype(np.float64).tolist())]
-        values = np.datetime_as_string(values).tolist() if values.dtype.kind == "M" else values.tolist()
+        values = (np.datetime_as_string(values) if values.dtype.kind == "M" else values).tolist()
     return [_cell(cell) for cell in values]
 
 
