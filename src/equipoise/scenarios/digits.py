@@ -22,7 +22,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -143,15 +142,11 @@ def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST
     samples = dict(zip(written, np.split(order, np.cumsum([size[key] for key in written]))[:-1], strict=True))
     made: dict[str, Tensor] = {}
     for s, split in enumerate(SPLITS):
-        draws = {
-            "optdigits": partial(_optdigits, samples["optdigits", split]),
-            "photo": partial(_photo, samples["photo", split], split),
-            "fonts": partial(_fonts, size["fonts", split], split),
-            "street": partial(_street, size["street", split], split),
-        }
-        for d, domain in enumerate(DOMAINS):
+        draws: tuple[Callable[..., dict[str, NDArray[Any]]], ...] = (_optdigits, _photo, _fonts, _street)
+        for d, (domain, draw) in enumerate(zip(DOMAINS, draws, strict=True)):
+            origin = samples.get((domain, split), size[domain, split])
             # A stream of its own per domain and split: the size of one does not change the images of another.
-            for what, values in draws[domain](stream(seed, d, s)).items():
+            for what, values in draw(origin, split, stream(seed, d, s)).items():
                 made[f"{domain}/{split}/{what}"] = torch.from_numpy(np.ascontiguousarray(values))
     return made
 
@@ -165,10 +160,10 @@ def glyphs() -> dict[str, NDArray[Any]]:
         return {name: kept[name] for name in kept.files}
 
 
-# The four domains. Each takes the random stream last and returns the images, their labels and their sources.
+# The four domains. Each takes its samples or how many images, the split and the random stream, and returns the images, their labels and their sources.
 
 
-def _optdigits(samples: Indices, rng: Generator) -> dict[str, NDArray[Any]]:
+def _optdigits(samples: Indices, _: str, rng: Generator) -> dict[str, NDArray[Any]]:
     masks, labels = _handwriting(samples)
     ink = _warp(masks, rng, shift=1.0)
     return {"x": _grey(ink), "y": labels, "sample": samples}

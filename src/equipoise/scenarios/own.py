@@ -438,23 +438,20 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> TestSets:
     few = bool(parts.test) and len(parts.test) <= MANY
     kind = tests or ("groups" if own.group is not None else "clients" if few else "all")
     if kind == "groups":
-        return _sets_of_groups(own, parts, every)
+        if own.group is None:
+            raise DataError(
+                f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN."
+            )
+        by_group = grouped((own.group[row], row) for row in every)
+        mine = [{own.group[row] for row in rows} for rows in parts.train.values()]
+        alone = all(len(groups) == 1 and groups <= by_group.keys() for groups in mine)
+        sets = {name: by_group[name] for name in ordered(by_group)}
+        return sets, tuple(groups.pop() for groups in mine) if alone else None
     if kind == "clients" and parts.test:
         common = COMMON if COMMON not in parts.test else f"{COMMON} test"
         sets = parts.test | ({common: parts.common} if parts.common else {})
         return sets, tuple(parts.train) if parts.train.keys() <= parts.test.keys() else None
     return {ALL: every}, None
-
-
-def _sets_of_groups(own: UserData, parts: Parts, every: Sequence[int]) -> TestSets:
-    """A test set for each group, and for each client the one of its group, where each has one."""
-    if own.group is None:
-        raise DataError(f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN.")
-    by_group = grouped((own.group[row], row) for row in every)
-    mine = [{own.group[row] for row in rows} for rows in parts.train.values()]
-    alone = all(len(groups) == 1 and groups <= by_group.keys() for groups in mine)
-    sets = {name: by_group[name] for name in ordered(by_group)}
-    return sets, tuple(groups.pop() for groups in mine) if alone else None
 
 
 def federate(
@@ -510,30 +507,29 @@ def _samples(
     """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
     y = torch.from_numpy(own.targets)
     s = None if own.codes is None else torch.from_numpy(own.codes)
-
-    def tensors(x: NDArray[Any]) -> Data:
-        return (torch.from_numpy(x), y) if s is None else (torch.from_numpy(x), y, s)
-
+    record, doubts = dict[str, Any](), list[str]()
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
-        doubts = own.inputs.doubts(path)
+        record, doubts = {"side": size}, own.inputs.doubts(path)
         if len(own) * 3 * size * size > IN_MEMORY:
-            return Mapped(path, np.arange(len(own)), y, s), {"side": size}, doubts
-        return tensors(np.load(path, allow_pickle=False)), {"side": size}, doubts
-    if isinstance(own.inputs, RawTable):
+            return Mapped(path, np.arange(len(own)), y, s), record, doubts
+        x: NDArray[Any] = np.load(path, allow_pickle=False)
+    elif isinstance(own.inputs, RawTable):
         coder = coder or coder_of(own, parts, held)
         x = coder(own.inputs.columns)
-        return tensors(x), {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
-    if own.inputs.dtype == np.uint8:
-        return tensors(own.inputs), {}, [*doubtful(faint(own.inputs), own.names)]
-    if "function" in own.about:
-        return tensors(own.inputs), {}, []
-    learnt_from = np.concatenate(_learnt_from(own, parts, held))
-    x, mean, std = standardised(own.inputs, learnt_from, lambda at: f"{own.source}: standardised, x{at}")
-    record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
-    named = {"features": list(own.features)} if own.features else {}
-    names = own.features or [f"number {k}" for k in range(x[0].size)]
-    return tensors(x), {"standardised": record | named}, _rounding(own, own.inputs, x, names)
+        record, doubts = {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
+    elif own.inputs.dtype == np.uint8:
+        x, doubts = own.inputs, [*doubtful(faint(own.inputs), own.names)]
+    elif "function" in own.about:
+        x = own.inputs
+    else:
+        learnt_from = np.concatenate(_learnt_from(own, parts, held))
+        x, mean, std = standardised(own.inputs, learnt_from, lambda at: f"{own.source}: standardised, x{at}")
+        record = {"standardised": {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}}
+        record["standardised"] |= {"features": list(own.features)} if own.features else {}
+        doubts = _rounding(own, own.inputs, x, own.features or [f"number {k}" for k in range(x[0].size)])
+    data = torch.from_numpy(x), y
+    return data if s is None else (*data, s), record, doubts
 
 
 def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:

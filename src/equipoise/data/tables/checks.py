@@ -42,7 +42,9 @@ LONGEST = 1e20  # from which on they are no codes
 def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     """What to know of the features before they are trained on, in sentences; nothing of images, and of sequences of whole numbers."""
     x = own.inputs.numbers() if isinstance(own.inputs, RawTable) else own.inputs
-    if not isinstance(x, np.ndarray) or not _measured(x, whole="function" not in own.about):
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or len(x) < LEAST or not x.shape[1] or x.dtype == np.uint8:
+        return  # too few rows, or no measurements in columns
+    if "function" in own.about and x.dtype.kind != "f":
         return
     x = x.astype(np.float64) if x.dtype == np.float16 else x  # whose largest number is below the limits here
     names = own.features or tuple(f"x[:, {k}]" for k in range(x.shape[1]))
@@ -250,12 +252,6 @@ def people_in(x: NDArray[Any], names: Sequence[str]) -> list[int]:
         for k in called
         if (x[:, k] == np.rint(x[:, k])).all() and max(DIFFERENT, n / 50) <= len(np.unique(x[:, k])) <= 0.9 * n
     ]
-
-
-def _measured(x: NDArray[Any], *, whole: bool) -> bool:
-    """Whether these may be measurements in columns, with rows enough to doubt them; ``whole`` numbers, too."""
-    columns = x.ndim == 2 and len(x) >= LEAST and x.shape[1] > 0
-    return columns and x.dtype != np.uint8 and (whole or x.dtype.kind == "f")
 
 
 def standing_in(x: NDArray[Any], todo: str = TODO, form: str = "") -> Iterator[str]:

@@ -355,10 +355,14 @@ class Coder:
         ------
         DataError : there are ``problems``, or most cells of a column seem to be written otherwise than in training.
         """
-        each = [strangers(f, self.fitted[f.name], columns[f.name]) for f in self.schema.features]
-        if problems := [*problems, *(problem for strange, _ in each for problem in strange)]:
+        sentences = [
+            (f"column {f.name}: {text}", problem)
+            for f in self.schema.features
+            for text, problem in strangers(f, self.fitted[f.name], columns[f.name])
+        ]
+        if problems := [*problems, *(text for text, problem in sentences if problem)]:
             raise DataError(together(source, problems))
-        return [note for _, said in each for note in said]
+        return [text for text, _ in sentences]
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON holds, with the schema's hash."""
@@ -375,40 +379,37 @@ class Coder:
         return Coder(Schema.of(content["columns"], content["left_out"]), typed(dict[str, Fitted], content["fitted"]))
 
 
-def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
-    """Problems and notes on cells of a column that training has not seen: other categories, missing ones, numbers far from all others.
+def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tuple[str, bool]]:
+    """Sentences on cells of a column that training has not seen, each with whether it is a problem: other categories, missing ones, far numbers.
 
     A column of which most cells are unknown categories is a problem, as it is probably written otherwise. Where training joined rare ones,
     their names are not kept, so that it is one only if a cell is a category in other capitals, or without its leading zeros.
     """
-    column, notes = f"column {feature.name}:", list[str]()
     gone, n = int(cells.missing.sum()), len(cells.values)
     if n >= MANY and gone == n:
-        return [], [
-            f"{column} every cell of {n:,} is missing, and counts as {fitted.fill}. Is the column empty at its source?"
-        ]
+        yield f"every cell of {n:,} is missing, and counts as {fitted.fill}. Is the column empty at its source?", False
+        return
     if gone and not fitted.flagged:
         stands = "none of its categories" if feature.kind == CATEGORY and feature.missing == "own" else f"{fitted.fill}"
         lost = f"{gone:,} cells are missing, and count" if gone > 1 else "1 cell is missing, and counts"
-        notes.append(f"{column} {lost} as {stands}; in training none was missing.")
-    if feature.kind != CATEGORY:
-        return [], [*notes, *(f"{column} {note}" for note in _far_numbers(feature, fitted, cells))]
-    strange, more = _strange_words(feature, fitted, cells)
-    return [f"{column} {problem}" for problem in strange], [*notes, *(f"{column} {note}" for note in more)]
+        yield f"{lost} as {stands}; in training none was missing.", False
+    yield from (_strange_words if feature.kind == CATEGORY else _far_numbers)(feature, fitted, cells)
 
 
-def _far_numbers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[str]:
+def _far_numbers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tuple[str, bool]]:
     """Notes on numbers that are far from those of training."""
     if feature.scaling not in FAR:
         return
     away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
     if far := int((away > FAR[feature.scaling]).sum()):
-        yield f"{far:,} {'numbers are' if far > 1 else 'number is'} very far from those of training. Is the unit the same?"
+        many = "numbers are" if far > 1 else "number is"
+        yield f"{far:,} {many} very far from those of training. Is the unit the same?", False
     elif len(away) >= MANY and np.median(away) > UNLIKE:
-        yield f"the median is {np.nanmedian(cells.values):g}, far from the numbers of training. Is its unit the same?"
+        middle = np.nanmedian(cells.values)
+        yield f"the median is {middle:g}, far from the numbers of training. Is its unit the same?", False
 
 
-def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
+def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tuple[str, bool]]:
     """Problems and notes on words that are no category of training."""
     counts = np.bincount(cells.values[~cells.missing], minlength=len(cells.words)).tolist()
     place = places_of(fitted, cells.words)
@@ -416,25 +417,23 @@ def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list
     strange, present = sum(new.values()), sum(counts)
     most = 2 * strange > present > 1
     if not new or (fitted.joined and not most):
-        return [], []
+        return
     spelled = {_spelling(word): word for word in fitted.categories}
     meant = [f"{word!r} for {spelled[_spelling(word)]!r}" for word in new if _spelling(word) in spelled]
     named = some([f"{word!r} in {n:,}" for word, n in new.items()], 5)
+    share = f"{strange:,} of {present:,} cells"
     if most and (meant or not fitted.joined):
         why = "It is written otherwise than in training" if meant else "Is it written as in training"
         how = f": {some(meant, 3)}." if meant else "?"
         if any(word.isdigit() for word in new):
             how += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
-        return [
-            f"{strange:,} of {present:,} cells are no category of training ({named}; in training "
-            f"{some([*map(repr, fitted.categories)], 5)}). {why}{how}"
-        ], []
-    if fitted.joined:
-        return [], [f"{strange:,} of {present:,} cells are rare or unknown categories. Is it written as in training?"]
-    stands = "halfway between its two" if _single(fitted) else "none of its"
-    return [], [
-        f"{strange:,} of {present:,} cells did not occur in training ({named}), and count as {stands} categories."
-    ]
+        words = some([*map(repr, fitted.categories)], 5)
+        yield f"{share} are no category of training ({named}; in training {words}). {why}{how}", True
+    elif fitted.joined:
+        yield f"{share} are rare or unknown categories. Is it written as in training?", False
+    else:
+        stands = "halfway between its two" if _single(fitted) else "none of its"
+        yield f"{share} did not occur in training ({named}), and count as {stands} categories.", False
 
 
 def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:

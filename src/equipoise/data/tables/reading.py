@@ -55,12 +55,10 @@ FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
 ZEROS_IN_WORDS = ("none", "nil", "NONE")  # which may mean 0
-DIGITS = re.compile(
-    r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+"
-)  # what seems to be a number
-CODE = re.compile(
-    rf"[+-]?0\d[\d.]*|{EXPONENT}", re.ASCII
-)  # 007 and 01.11, of which a number would lose the zeros, and 1E1
+# what seems to be a number
+DIGITS = re.compile(r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+")
+# 007 and 01.11, of which a number would lose the zeros, and 1E1
+CODE = re.compile(rf"[+-]?0\d[\d.]*|{EXPONENT}", re.ASCII)
 UNLIKE_CODES = re.compile(r"[.,+-]")  # what numbers have
 ZEROS = re.compile(r"[+-]?0\d", re.ASCII)
 DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)

@@ -26,9 +26,8 @@ MISSING = {
     *("1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind", "#value!", "#ref!", "#div/0!", "#name?", "#num!"),
 }  # fmt: skip
 FIRST = 3  # places in a sentence
-WHOLE = re.compile(
-    r"[+-]?\d{1,300}\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII
-)  # a number as programs write floating-point ones
+# a number as programs write floating-point ones
+WHOLE = re.compile(r"[+-]?\d{1,300}\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d++\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 EXACT = 2.0**53  # from which on neighbouring whole numbers are one floating-point number
 EXPONENT = re.compile(r"[+-]?\d+\.\d*[eE][+-]?\d{1,4}", re.ASCII)  # as programs write large floating-point numbers
