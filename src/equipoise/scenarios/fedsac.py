@@ -101,9 +101,8 @@ def _scenario(
                 f"{name}: {clients} clients of {each} images on average need {pool}, and {rest} are left of the {len(y)} "
                 "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
             )
-        held, parts = (
-            _released(division, y, rest, seed) if released else division.parts(y, pool, np.random.default_rng(seed))
-        )
+        rng = np.random.default_rng(seed)
+        held, parts = _released(division, y, rest, seed) if released else division.parts(y, pool, rng)
         recipe = {
             "version": VERSION,
             "scene": scene,

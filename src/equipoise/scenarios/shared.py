@@ -203,14 +203,13 @@ def site_sums(
             'site, make it kind = "%s" in the file of all sites.',
             *(data, "s" * (len(telling) > 1), listed(telling), least, CATEGORY),
         )
-    columns = {name: each.suppressed(least) for name, each in sums.items()}
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
     return {
         "format": FORMAT,
         "options": {name: options[name] for name in AGREED if options.get(name)},
-        "columns": {name: _content(sums) for name, sums in columns.items()},
+        "columns": {name: _content(each.suppressed(least)) for name, each in sums.items()},
         "label": _content(_label(own, rows, least)),
-        "values": {name: _content(sums) for name, sums in values.items()},
+        "values": {name: _content(each) for name, each in values.items()},
         "least": least,
         "seed": seed,
         "test": test,
@@ -475,6 +474,5 @@ def _plain(cell: Any) -> str:
 
 
 def _code(text: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little", signed=True
-    )
+    code = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(code, "little", signed=True)

@@ -173,6 +173,12 @@ class Cells:
         """Which cells are missing [n]."""
         return np.isnan(self.values) if self.values.dtype.kind == "f" else self.values < 0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each word occurs."""
+        n = np.bincount(self.values[self.values >= 0], minlength=len(self.words)).tolist()
+        return dict(zip(self.words, n, strict=True))
+
 
 @dataclass(frozen=True)
 class RawTable:
@@ -268,9 +274,8 @@ def _not_read(feature: Feature, raw: Raw, rows: Sequence[int], at: Place) -> str
 
 def _codes(text: Words, names: Sequence[str], marks: Sequence[str]) -> Cells:
     """Codes of the different words in the order of the alphabet; ``names`` are not missing, and ``marks`` are."""
-    name_of = {
-        word: word if word in names else plain(word) for word in text.counts if not missing(word) or word in names
-    }
+    present = [word for word in text.counts if not missing(word) or word in names]
+    name_of = {word: word if word in names else plain(word) for word in present}
     words = tuple(sorted({*name_of.values()} - {*marks}))
     code = {word: k for k, word in enumerate(words)}
     place = np.array([code.get(name_of.get(word.strip(), ""), -1) for word in text.words], np.int64)
@@ -302,8 +307,4 @@ def days_of(words: Iterable[str], form: str, latest: int | None = None) -> NDArr
 
 def days_between(dates: NDArray[Any]) -> NDArray[np.float64]:
     """Days since 1970-01-01 of dates [n], NaN where there is none."""
-    unit: Any = np.datetime_data(dates.dtype)[0]
-    days = np.where(np.isnat(dates), np.nan, dates.astype(np.int64)) / (
-        np.timedelta64(1, "D") / np.timedelta64(1, unit)
-    )
-    return np.asarray(days, np.float64)
+    return np.asarray((dates - np.datetime64(0, "D")) / np.timedelta64(1, "D"), np.float64)

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.precision import BLOCK, LEAST, counting
-from equipoise.data.tables.cells import RawTable
+from equipoise.data.tables.cells import Cells, RawTable
 from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData
 from equipoise.data.tables.options import listed, option
-from equipoise.data.tables.schema import CATEGORY, NUMBER
+from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature
 from equipoise.data.tables.words import EXACT
 from equipoise.records.meta import LEAK
 from equipoise.system.grouping import grouped
@@ -104,16 +104,13 @@ def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[t
     low, high = np.sort(np.partition(x, [0, -1], axis=0)[[0, -1]], axis=0) if len(x) > 1 else (x[0], x[0])
     second = np.where(x > low, x, np.inf).min(0), np.where(x < high, x, -np.inf).max(0)
     far = (second[0] - low > high - second[0]) | (high - second[1] > second[1] - low)
-    features = own.inputs.schema.features if isinstance(own.inputs, RawTable) else ()
-    gaps = own.inputs.columns if isinstance(own.inputs, RawTable) else {}
-    incomplete = own.inputs.missing if isinstance(own.inputs, RawTable) else np.zeros((len(names), 1), bool)
+    table = own.inputs if isinstance(own.inputs, RawTable) else None
     for k, name in enumerate(names):
-        form = features[k].form if features else ""
-        if (far[k] or low[k] == 0 or high[k] == 0 or incomplete[k].any()) and not (
-            features and features[k].kind == CATEGORY
-        ):
-            values = gaps[name].values if features else x[:, k].astype(np.float64)
-            yield name, values[np.isfinite(values)], form
+        feature = table.schema.features[k] if table else Feature(name)
+        incomplete = table is not None and table.missing[k].any()
+        if feature.kind != CATEGORY and (far[k] or low[k] == 0 or high[k] == 0 or incomplete):
+            values = table.columns[name].values if table else x[:, k].astype(np.float64)
+            yield name, values[np.isfinite(values)], feature.form
 
 
 def _missing_by_class(own: UserData) -> Iterator[str]:
@@ -150,12 +147,7 @@ def _by_client(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator
     for feature in features:
         if feature.kind == CATEGORY and isinstance(own.inputs, RawTable):
             cells = own.inputs.columns[feature.name]
-            counts = {
-                name: dict(
-                    zip(cells.words, np.bincount(part[part >= 0], minlength=len(cells.words)).tolist(), strict=True)
-                )
-                for name, part in ((name, cells.values[where]) for name, where in rows.items())
-            }
+            counts = {name: Cells(cells.values[where], cells.words).counts for name, where in rows.items()}
             yield from unlike_words(feature.name, counts, "client")
 
 

@@ -69,15 +69,13 @@ class Sums(NamedTuple):
             words.update(each)
         points = np.concatenate([part.points for part in parts] or [()])
         order = np.argsort(points, kind="stable")
-        counts = (
-            np.concatenate([part.weights for part in parts])[order] if any(len(part.counts) for part in parts) else ()
-        )
-        points = points[order]
+        several = any(len(part.counts) for part in parts)
+        counts = np.concatenate([part.weights for part in parts])[order] if several else ()
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
         deviation = _pooled((part.present, part.mean - mean, part.deviation) for part in parts)
         rows, fractions = sum(part.rows for part in parts), sum(part.fractions for part in parts)
-        return Sums(rows, present, total, deviation, fractions, points, counts, words)
+        return Sums(rows, present, total, deviation, fractions, points[order], counts, words)
 
     @property
     def weights(self) -> NDArray[np.int64]:
@@ -146,8 +144,7 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
     """The sums of one column over some rows: what a client gives."""
     values = cells.values[np.asarray(rows, np.int64)]
     if feature.kind == CATEGORY:
-        counts = np.bincount(values[values >= 0], minlength=len(cells.words)).tolist()
-        words = {word: n for word, n in zip(cells.words, counts, strict=True) if n}
+        words = {word: n for word, n in Cells(values, cells.words).counts.items() if n}
         return Sums(len(values), int((values >= 0).sum()), words=words)
     return _sums([logarithm(feature, values[~np.isnan(values)])[None]], len(rows))[0]
 
@@ -411,10 +408,9 @@ def _far_numbers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tup
 
 def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tuple[str, bool]]:
     """Problems and notes on words that are no category of training."""
-    counts = np.bincount(cells.values[~cells.missing], minlength=len(cells.words)).tolist()
     place = places_of(fitted, cells.words)
-    new = {word: n for word, n in zip(cells.words, counts, strict=True) if n and word not in place}
-    strange, present = sum(new.values()), sum(counts)
+    new = {word: n for word, n in cells.counts.items() if n and word not in place}
+    strange, present = sum(new.values()), sum(cells.counts.values())
     most = 2 * strange > present > 1
     if not new or (fitted.joined and not most):
         return
@@ -500,9 +496,8 @@ def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64
     lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
     codes = lookup[cells.values]
     if feature.missing != "own":
-        codes = np.where(
-            gone, fitted.categories.index(str(fitted.fill)) if fitted.fill in fitted.categories else -1, codes
-        )
+        places = {word: k for k, word in enumerate(fitted.categories)}
+        codes = np.where(gone, places.get(str(fitted.fill), -1), codes)
     if feature.coding == "ordinal":
         values = np.where((codes < 0) | (codes == len(fitted.categories)), fitted.centre, codes)
         return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)

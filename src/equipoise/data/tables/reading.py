@@ -102,9 +102,9 @@ def read_raw(
     problems = [*_idle_keep(raw, options.keep, counts)]
     counts = counts - {*options.keep}
     for name, cells in raw.items():
-        guess = (
-            Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), shown, options.decimal)
-        )
+        guess = Guess(reason=INDEX)
+        if name not in counts:
+            guess = infer(name, cells, signs.get(name, ()), shown, options.decimal)
         if not guess.features:
             left[name] = guess.reason
             continue
@@ -333,9 +333,8 @@ def described(feature: Feature, cells: Cells) -> str:
     """What is in a column, in a line: the range of its numbers, or its most frequent categories; and how many cells are missing."""
     gone, n = int(cells.missing.sum()), len(cells.values)
     if feature.kind == CATEGORY:
-        counts = np.bincount(cells.values[cells.values >= 0], minlength=len(cells.words))
-        order = np.argsort(-counts, kind="stable").tolist()
-        said = f"{len(cells.words)} categories: {listed(f'{cells.words[k]} {counts[k]:,}' for k in order)}"
+        counts = Counter(cells.counts).most_common()
+        said = f"{len(counts)} categories: {listed(f'{word} {n:,}' for word, n in counts)}"
     elif gone < n:
         low, high = np.nanmin(cells.values), np.nanmax(cells.values)
         present = cells.values[~cells.missing]

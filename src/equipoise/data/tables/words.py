@@ -342,11 +342,9 @@ def truth_of(words: Iterable[str]) -> tuple[str, ...]:
     """The words for 0 and 1, in turn, of which a column consists: one pair, or several of which both words occur; else nothing."""
     present = {word.casefold() for word in words}
     pairs = [pair for pair in PAIRS if present & {*pair}]
-    if not present <= {word for pair in pairs for word in pair}:
-        return ()
-    return (
-        tuple(word for pair in pairs for word in pair) if len(pairs) == 1 or all({*p} <= present for p in pairs) else ()
-    )
+    words = tuple(word for pair in pairs for word in pair)
+    whole = len(pairs) == 1 or present >= {*words}
+    return words if whole and present <= {*words} else ()
 
 
 def same_numbers(words: Iterable[str], *, names: bool = False) -> list[list[str]]:
@@ -354,10 +352,8 @@ def same_numbers(words: Iterable[str], *, names: bool = False) -> list[list[str]
     same: dict[object, dict[str, None]] = {}
     for word in words:
         plain = unicodedata.normalize("NFKC", word) if names and len(word) <= LONGEST else word
-        key: object = (
-            Decimal(plain) if NUMBER.fullmatch(plain) and (names or not plain.isalnum() or plain.isdigit()) else plain
-        )
-        same.setdefault(key, {})[word] = None
+        number = NUMBER.fullmatch(plain) and (names or not plain.isalnum() or plain.isdigit())
+        same.setdefault(Decimal(plain) if number else plain, {})[word] = None
     return [[*group] for group in same.values() if len(group) > 1]
 
 
@@ -382,9 +378,8 @@ def faults(
             f"{cells[k].strip()[:40]!r} in {at(rows[k])}" if cells[k].strip() else f"empty in {at(rows[k])}"
             for k in [*first.values()][:FIRST]
         ]
-        share = (
-            f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {'are' if len(which) > 1 else 'is'}"
-        )
+        are = "are" if len(which) > 1 else "is"
+        share = f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {are}"
         said.append(f"{share} {name} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
     return " and ".join(said)
 
