@@ -252,8 +252,7 @@ def divided(
     people = own.people
     drawn_for_tests, drawn_for_server = np.full((2, people.max() + 1), -1)
     _require_parts(own)
-    train: dict[str, list[int]] = {}
-    tested: dict[str, list[int]] = {}
+    train, tested = dict[str, list[int]](), dict[str, list[int]]()
     held = np.flatnonzero(split == "validation").tolist()
     if held and server_validation:
         raise DataError(
@@ -288,7 +287,7 @@ def _remarks(own: UserData, parts: Parts) -> Iterator[str]:
         present = {own.group[row] for row in rows}
         if lost := [name for name in ordered(own.group) if name not in present]:
             yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
-    yield from _in_several_places(own, train, rows)
+    yield from _in_several_places(own, parts, rows)
 
 
 def _drawn_for_tests(own: UserData, share: float) -> str:
@@ -299,20 +298,20 @@ def _drawn_for_tests(own: UserData, share: float) -> str:
     return f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
 
 
-def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[int]) -> Iterator[str]:
+def _in_several_places(own: UserData, parts: Parts, tested: list[int]) -> Iterator[str]:
     """Notes on rows that are the same in training and test data, or at several clients, of tables whose rows mostly differ."""
-    if not train or (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
+    if not parts.train or (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
         return
-    trained = [row for rows in train.values() for row in rows]
+    trained = parts.training
     if n := int(np.isin(row_of[tested], row_of[trained]).sum()):
         yield (
             f"{n:,} of {len(tested):,} test rows are the same as a training row, in all columns, so a model may know them by heart. Leave "
             f"copies out{'; or, if they are of one person, name its column, subject' * (own.subject is None)}."
         )
-    at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in train.values()]), return_counts=True)[1]
+    at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in parts.train.values()]), return_counts=True)[1]
     if n := int((at > 1).sum()):
         yield f"{n:,} different rows are at several clients for training, the same in all columns."
-    people = _people(own, train)
+    people = _people(own, parts.train)
     if n := len({*own.people[trained][np.concatenate([[], *people]) < 0].tolist()}):
         yield f"{n:,} people have training rows at several clients: none of these rows is held out for validation."
 
@@ -378,10 +377,8 @@ def _require_parts(own: UserData) -> None:
     """Require that the column of parts has all rows of a person in one."""
     if own.subject is None or own.split is None:
         return
-    parts: dict[str, set[str]] = {}
-    for name, part in zip(own.subject, own.split, strict=True):
-        parts.setdefault(name, set()).add(part)
-    if several_parts := [name for name, each in parts.items() if len(each) > 1]:
+    parts = grouped(zip(own.subject, own.split, strict=True))
+    if several_parts := [name for name, splits in parts.items() if len({*splits}) > 1]:
         raise DataError(
             f"{own.source}: {len(several_parts):,} of {len(parts):,} people ({listed(several_parts)}) have rows in several parts of the "
             "column split. Put all rows of a person into one part, or leave the column out, so that people are drawn."

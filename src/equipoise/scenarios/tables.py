@@ -19,7 +19,7 @@ from equipoise.data.tables.columns import Column, UserData
 from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import own, partition
-from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario
+from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario, choose
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
 
@@ -180,13 +180,8 @@ class Bias:
                     f"bias={sorted(values)[0]}, or leave it out."
                 )
             return None
-        against = tuple(bias) if isinstance(bias, (list, tuple)) else tuple(str(bias).split("+"))
-        if wrong := [value for value in against if value not in values]:
-            raise ValueError(unknown(f"bias of scenario {scenario}:", str(wrong[0]), sorted(values)))
-        if not against or len({*against}) < len(against):
-            raise ValueError(
-                f"{scenario}: bias must be different values, at least one; found {', '.join(against) or 'none'}."
-            )
+        wanted = f"{scenario}: bias must be different values"
+        against = choose(bias, sorted(values), f"bias of scenario {scenario}:", wanted)
         if not (amounts["drop"] or amounts["flip"]):
             raise ValueError(
                 f"{scenario}: bias={'+'.join(against)} changes nothing with drop=0 and flip=0. Raise one, or leave bias out."

@@ -69,8 +69,8 @@ class Sums(NamedTuple):
             words.update(each)
         points = np.concatenate([part.points for part in parts] or [()])
         order = np.argsort(points, kind="stable")
-        several = any(len(part.counts) for part in parts)
-        counts = np.concatenate([part.weights for part in parts])[order] if several else ()
+        counted = any(len(part.counts) for part in parts)
+        counts = np.concatenate([part.weights for part in parts])[order] if counted else ()
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
         deviation = _pooled((part.present, part.mean - mean, part.deviation) for part in parts)

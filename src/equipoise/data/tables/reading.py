@@ -220,13 +220,13 @@ def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
     """A cell in quotation marks, and what it is by each reading."""
     words = [word for word in raw.counts if not missing(word)]
     columns = [(feature, read_cells(feature, Words.from_text(words), str)[0]) for feature in features]
-    values = [[shown(feature, cells, k) for feature, cells in columns] for k in range(len(words))]
+    values = [[show_cell(feature, cells, k) for feature, cells in columns] for k in range(len(words))]
     k = next((k for k, ways in enumerate(values) if len({*ways}) > 1), 0)
     return [repr(words[k]), *values[k]]
 
 
-def shown(feature: Feature, cells: Cells, k: int) -> str:
-    """A cell of a column as it is read."""
+def show_cell(feature: Feature, cells: Cells, k: int) -> str:
+    """Show a cell of a column as it is read."""
     value = cells.values[k]
     if np.isnan(value) or (cells.words and value < 0):
         return "missing"
@@ -364,7 +364,7 @@ def reading_of(feature: Feature, table: RawTable) -> str:
     present = np.flatnonzero(~cells.missing)[:2].tolist()
     examples = table.examples.get(feature.name) or {k: f"{cells.values[k]:.12g}" for k in present}
 
-    pairs = ", ".join(f"{word} -> {shown(feature, cells, k)}" for k, word in examples.items())
+    pairs = ", ".join(f"{word} -> {show_cell(feature, cells, k)}" for k, word in examples.items())
     return pairs + "".join(f", or {written_as(other)}" for other in table.others.get(feature.name, ()))
 
 
