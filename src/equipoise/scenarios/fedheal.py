@@ -151,10 +151,10 @@ def _described(name: str, summary: str, side: int, transform: Images, protocol: 
 
 
 def _groups(
-    name: str, asked: str | Sequence[str], known: Sequence[str], clients: int | None, share: float, size: int
+    name: str, asked: str | Sequence[str], choices: Sequence[str], clients: int | None, share: float, size: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The domains that were asked for, and the domain of every client, those of a domain together."""
-    domains = choose(asked, known, f"domain of {name}:", f"{name}: domains must be different ones")
+    domains = choose(asked, choices, f"domain of {name}:", f"{name}: domains must be different ones")
     total = EACH * len(domains) if clients is None else clients
     if total < 1 or total % len(domains):
         raise ValueError(f"{name}: clients must be a multiple of {len(domains)}, the domains; found {clients}.")

@@ -255,16 +255,16 @@ class Scenario(Description):
 Described = tuple[Description, Callable[[int], Scenario]]
 
 
-def choose(given: str | Sequence[str], known: Collection[str], noun: str, requirement: str) -> tuple[str, ...]:
-    """Different values of those that are ``known``, at least one, of a list or of one text with "+" between.
+def choose(given: str | Sequence[str], choices: Collection[str], noun: str, requirement: str) -> tuple[str, ...]:
+    """Different values of some ``choices``, at least one, of a list or of one text with "+" between.
 
     Raises
     ------
     ValueError : they are not; ``noun`` is what one is called, and ``requirement`` the beginning of the sentence.
     """
     values = tuple(given) if isinstance(given, list | tuple) else tuple(str(given).split("+"))
-    if wrong := [value for value in values if value not in known]:
-        raise ValueError(unknown(noun, str(wrong[0]), known))
+    if wrong := [value for value in values if value not in choices]:
+        raise ValueError(unknown(noun, str(wrong[0]), choices))
     if not values or len({*values}) < len(values):
         raise ValueError(f"{requirement}, at least one; found {', '.join(values) or 'none'}.")
     return values
