@@ -31,7 +31,8 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.precision import standardised
 from equipoise.data.tables.cells import RawTable, Words, read_cells
 from equipoise.data.tables.coding import Coder
-from equipoise.data.tables.columns import Columns, UserData, several
+from equipoise.data.tables.columns import Columns, UserData
+from equipoise.data.tables.options import several
 from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.data.tables.words import MISSING, Origin, missing, read_role
 from equipoise.runs.configuration import called, option_value

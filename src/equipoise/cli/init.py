@@ -188,7 +188,8 @@ def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
 
 def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive: str | None) -> list[str]:
     """Sentences about the data."""
-    from equipoise.data.tables.columns import counts, listed
+    from equipoise.data.tables.columns import counts
+    from equipoise.data.tables.options import listed
     from equipoise.metrics.groups import positive_class
 
     chosen = None if own.regression else positive_class(positive, own.classes)
@@ -210,7 +211,8 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive:
 
 
 def _labels(own: UserData) -> str:
-    from equipoise.data.tables.columns import counts, listed
+    from equipoise.data.tables.columns import counts
+    from equipoise.data.tables.options import listed
 
     if own.regression:
         said = "numbers to predict: {least:g} to {largest:g}, mean {mean:g}, standard deviation {std:g}"

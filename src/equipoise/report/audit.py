@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.data.formats import predictions
 from equipoise.data.formats.predictions import Predictions
-from equipoise.data.tables.columns import Columns, several
+from equipoise.data.tables.columns import Columns
+from equipoise.data.tables.options import several
 from equipoise.metrics.calibration import auc
 from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import ACCURACY

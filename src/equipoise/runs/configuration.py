@@ -11,7 +11,7 @@ from equipoise import networks, scenarios
 from equipoise.core.rates import Layers, check_rounds, rate
 from equipoise.core.settings import OF_SOLVER, RunSettings, Settings, made, operating
 from equipoise.core.task import task_of
-from equipoise.data.tables.columns import several
+from equipoise.data.tables.options import several
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse
 from equipoise.federation.stopping import NONE

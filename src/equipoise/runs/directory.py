@@ -27,7 +27,7 @@ from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.samples import trained_on
-from equipoise.data.tables.columns import several
+from equipoise.data.tables.options import several
 from equipoise.federation import checkpoint, forecast as forecasts
 from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation

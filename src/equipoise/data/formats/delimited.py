@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import ROW, DataError, check_bytes, explain_damage, lines
 from equipoise.data.tables.cells import Raw, Words
-from equipoise.data.tables.columns import Columns, listed, option
+from equipoise.data.tables.columns import Columns
+from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import EXPONENT
 from equipoise.data.tables.words import EXACT, LARGEST, Signs, respelt
 from equipoise.system.text import plain_cell

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import from_files, is_dicom
-from equipoise.data.tables.columns import SPLITS, Columns, UserData, file_totals, listed, together
+from equipoise.data.tables.columns import SPLITS, Columns, UserData, file_totals, together
+from equipoise.data.tables.options import listed
 from equipoise.data.tables.roles import read_column
 from equipoise.data.tables.words import Origin
 from equipoise.system.grouping import grouped

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from equipoise.data.contents import DataError, optional_package
 from equipoise.data.formats.table import Frame, from_table
 from equipoise.data.pictures import Pictures, Source
-from equipoise.data.tables.columns import SPLITS, Column, Columns, UserData, column, listed
-from equipoise.data.tables.options import WRITTEN
+from equipoise.data.tables.columns import SPLITS, Column, Columns, UserData, column
+from equipoise.data.tables.options import WRITTEN, listed
 from equipoise.system.grouping import grouped
 from equipoise.system.text import noun
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.data.tables.checks import doubts
-from equipoise.data.tables.columns import INTEGER, OF_TABLES, Column, Columns, UserData, listed
+from equipoise.data.tables.columns import INTEGER, OF_TABLES, Column, Columns, UserData
+from equipoise.data.tables.options import listed
 from equipoise.data.tables.words import alike, missing
 from equipoise.system import own_code, text
 from equipoise.system.suggestions import require_use
