@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePath
 from typing import Final, NamedTuple, cast
 
@@ -12,7 +13,7 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.records.meta import LEAK
 from equipoise.report import document as content, notes, sentences
 from equipoise.report.document import measure_of
-from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, interval, number, p_value, with_unit
+from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, ends_of_test, interval, number, p_value, with_unit
 from equipoise.report.rates import two_gaps
 from equipoise.report.statistics import Comparison
 from equipoise.system.grouping import grouped
@@ -86,7 +87,7 @@ class Panel(NamedTuple):
 
     def text(self, effect: Effect) -> str:
         """A number with its interval and the difference to the first method, in words."""
-        text = f"{effect.method}: {number(effect.mean, self.digits)} {self.interval(effect)}".rstrip()
+        text = f"{effect.method}: {self.number(effect)} {self.interval(effect)}".rstrip()
         if not effect.test or effect.test["difference"] is None:
             return text
         p = effect.test["holm"] if effect.test["family"] > 1 else effect.test["p"]
@@ -101,8 +102,7 @@ class Panel(NamedTuple):
         test = effect.test
         if test is None or test["difference"] is None:
             return ""
-        ends = interval((test["low"], test["high"]), self.digits, sign=True)
-        return f"{number(test['difference'], self.digits, sign=True)} {ends}".rstrip()
+        return f"{number(test['difference'], self.digits, sign=True)} {ends_of_test(test, self.digits)}".rstrip()
 
 
 def panels(comparison: content.Document) -> list[Panel]:
@@ -117,9 +117,7 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
     measure, rows, over = measure_of(comparison), comparison["methods"], comparison["spread"]
     places = {row["method"]: place for place, row in enumerate(rows)}
     most = 100.0 if measure.points == "points" else math.inf
-    groups, clients, collaboration = (
-        {entry.key: entry for entry in entries} for entries in (GROUPS, INDICES, COLLABORATION)
-    )
+    groups, clients, rewarded = ({entry.key: entry for entry in x} for x in (GROUPS, INDICES, COLLABORATION))
     some = not all(row["failed"] for row in rows)
 
     def panel(about: str, rows: Iterable[object], entry: Statistic, title: str, noun: str, note: str = "") -> Panel:
@@ -151,7 +149,7 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
         yield panel("gap", treated.parity["methods"], gap, f"Gap by {treated.noun}", noun, note)
     if rewards := comparison["collaboration"]:
         noun, note = "collaborative fairness", "100 × correlation of what clients give and get"
-        yield panel("reward", rewards["methods"], collaboration["fairness"], "Collaborative fairness", noun, note)
+        yield panel("reward", rewards["methods"], rewarded["fairness"], "Collaborative fairness", noun, note)
 
 
 def _people(comparison: content.Document) -> list[content.Treated]:
@@ -184,11 +182,17 @@ def _effect(row: content.Row, key: str, better: str, ends: tuple[float, float], 
     return Effect(name, places[method], mean, low, high, test, shown)
 
 
-def headline(comparison: content.Document) -> str:
-    """What the corrected tests show, in a sentence of at most 25 words: who changes what for whom, and at which cost."""
+def headline(comparison: content.Document, shown: Sequence[Panel] | None = None) -> str:
+    """What the corrected tests show, in a sentence of at most 25 words: who changes what for whom, and at which cost.
+
+    Parameters
+    ----------
+    comparison : everything about some runs.
+    shown : its :func:`panels`, if they are known.
+    """
     if nothing := sentences.nothing_shown(comparison):
         return nothing
-    rows, shown = comparison["methods"], panels(comparison)
+    rows, shown = comparison["methods"], panels(comparison) if shown is None else shown
     learned = [row["method"] for row in sentences.who_learned(comparison)]
     first = rows[0]["method"]
     racing = [row["method"] for row in content.without_bounds(rows)]
@@ -291,8 +295,7 @@ def _change(panel: Panel, effect: Effect) -> str:
 
 def _one(comparison: content.Document, label: str) -> str:
     """What the one method reaches."""
-    row = next(row for row in comparison["methods"] if row["method"] == label)
-    measure = measure_of(comparison)
+    row, measure = content.row_of(comparison["methods"], label) or comparison["methods"][0], measure_of(comparison)
     average, worst = content.mean_of(row, "avg"), content.mean_of(row, "worst")
     if average is None:
         return f"{label} was not tested on every group in each of the last rounds."
@@ -301,21 +304,18 @@ def _one(comparison: content.Document, label: str) -> str:
         return f"{text} on average; {missed}"
     if len(row["groups"]) == 1 or worst is None:
         over = comparison["spread"]
-        own = next((row for row in over["methods"] if row["method"] == label), None) if over else None
-        at = content.mean_of(cast(content.Row, own), "worst10") if own else None
-        return f"{text} on average" + (
-            f", and {with_unit(at, measure)} with its worst clients." if at is not None else "."
-        )
-    return (
-        f"{text} on average over {plural(len(row['groups']), 'group')}, and {with_unit(worst, measure)} on the worst."
-    )
+        own = content.row_of(over["methods"], label) if over else None
+        at = content.mean_of(own, "worst10") if own else None
+        return f"{text} on average" + ("." if at is None else f", and {with_unit(at, measure)} with its worst clients.")
+    groups = plural(len(row["groups"]), "group")
+    return f"{text} on average over {groups}, and {with_unit(worst, measure)} on the worst."
 
 
 def _missed(comparison: content.Document, label: str) -> str:
     """In which groups of people a method misses the most and the fewest of the positive class; empty where that is not known."""
     for treated in _people(comparison):
         parity = treated.parity
-        row = next((row for row in parity["methods"] if row["method"] == label), None)
+        row = content.row_of(parity["methods"], label)
         if row is None or parity["positive"] is None or measure_of(comparison) != ACCURACY:
             return ""
         rates = {group: content.rate_of(rates, "tpr")["mean"] for group, rates in row["groups"].items()}
@@ -366,12 +366,7 @@ def warnings(comparison: content.Document) -> list[str]:
         *notes_by.get(notes.CHANGED, ()),
         *_seeds(comparison),
         *[untuned] * (notes.UNTUNED in notes_by),
-        *(
-            note
-            for key, others in notes_by.items()
-            if key not in (LEAK, notes.CHANGED, notes.UNTUNED)
-            for note in others
-        ),
+        *chain.from_iterable(notes_by[key] for key in notes_by if key not in (LEAK, notes.CHANGED, notes.UNTUNED)),
     ]
 
 
@@ -386,15 +381,14 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
     for key, what in (("worst", "for the worst group"), ("avg", "on average")):
         leader = comparison["leaders"].get(key)
         versus = leader["versus"] if leader else {}
-        needed = {
-            label: seeds for label, test in versus.items() if not test["apart"] and (seeds := test.get("seeds_needed"))
-        }
+        tied = {label: test.get("seeds_needed") for label, test in versus.items() if not test["apart"]}
+        needed = {label: seeds for label, seeds in tied.items() if seeds}
         if leader and needed:
             label = min(needed, key=needed.__getitem__)
             yield f"{n} seeds do not tell {leader['leading']} from {label} {what}; about {needed[label]} would, if they differ as measured."
             return
     if n == 2:
-        yield "Two seeds say little about chance: run at least three before you rely on a difference."
+        yield sentences.TWO_SEEDS
 
 
 def legend(comparison: content.Document, shown: Sequence[Panel]) -> str:
@@ -412,7 +406,6 @@ def legend(comparison: content.Document, shown: Sequence[Panel]) -> str:
 def table(shown: Sequence[Panel]) -> Grid:
     """The numbers of the figure, a row per method."""
     places = {effect.method: effect.place for panel in shown for effect in panel.effects}
-    methods = sorted(places, key=places.__getitem__)
     by_panel = [{effect.method: effect for effect in panel.effects} for panel in shown]
 
     def cell(panel: Panel, effect: Effect | None) -> Cell:
@@ -420,15 +413,10 @@ def table(shown: Sequence[Panel]) -> Grid:
         if effect is None:
             return Cell(number(None))
         ends = panel.tested(effect) or panel.interval(effect)
-        return Cell(
-            number(effect.mean, panel.digits), ends=ends, best=bool(effect.better), worse=effect.better is False
-        )
+        return Cell(panel.number(effect), ends=ends, best=bool(effect.better), worse=effect.better is False)
 
     rows = tuple(
-        (
-            method,
-            tuple(cell(panel, by.get(method)) for panel, by in zip(shown, by_panel, strict=True)),
-        )
-        for method in methods
+        (method, tuple(cell(panel, by.get(method)) for panel, by in zip(shown, by_panel, strict=True)))
+        for method in sorted(places, key=places.__getitem__)
     )
     return Grid(tuple(panel.title for panel in shown), rows)

@@ -406,6 +406,7 @@ def treated(comparison: Document) -> list[Treated]:
 
 
 AnyMethod = TypeVar("AnyMethod", Measured, Gaps)
+AnyRow = TypeVar("AnyRow", Measured, Gaps, OverClients)
 UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a number that a method does not have
 
 
@@ -417,6 +418,16 @@ def number_of(row: Row, key: str) -> OverSeeds:
 def mean_of(row: Row, key: str) -> float | None:
     """The mean over the seeds of the number of a column."""
     return number_of(row, key)["mean"]
+
+
+def means_of(rows: Iterable[Row], key: str) -> dict[str, float]:
+    """The mean over the seeds of the number of a column, by method, of those that have it."""
+    return {str(row["method"]): mean for row in rows if (mean := mean_of(row, key)) is not None}
+
+
+def row_of(rows: Iterable[AnyRow], label: str) -> AnyRow | None:
+    """The row of a method; None if it has none."""
+    return next((row for row in rows if row["method"] == label), None)
 
 
 def rate_of(group: RatesOfGroup, key: str) -> Rate:

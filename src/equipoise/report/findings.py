@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 import numpy as np
@@ -18,10 +18,13 @@ from equipoise.system.text import plural
 MANY: Final = 4  # names that a title has
 
 
-def figure(name: str, compared: Comparison, usual: str) -> str:
-    """The title of a figure, by its name; the ``usual`` one where nothing is found."""
+Panels = Mapping[str, answer.Panel]  # of the first figure, by what they are about
+
+
+def figure(name: str, compared: Comparison, usual: str, shown: Sequence[answer.Panel]) -> str:
+    """The title of a figure, by its name, with the panels of the first figure; the ``usual`` one where nothing is found."""
     finding = FIGURES.get(name)
-    return (finding(compared) if finding else "") or usual
+    return (finding(compared, {panel.about: panel for panel in shown}) if finding else "") or usual
 
 
 def table(sheet: Sheet, compared: Comparison) -> str:
@@ -51,21 +54,13 @@ def served_worst(compared: Comparison) -> str:
     return worst_group(compared) or _clients(compared)
 
 
-def _average(compared: Comparison) -> str:
+def _average(panels: Panels) -> str:
     """Which method has the best average and which the lowest spread, as measured."""
-    shown = _panels(compared)
-    if not {"mean", "spread"} <= shown.keys():
+    if not {"mean", "spread"} <= panels.keys():
         return ""
-    best, even = (_first(shown[about]) for about in ("mean", "spread"))
-    which = "highest" if shown["mean"].better == "higher" else "lowest"
-    return f"{best} has the {which} average" + (
-        " and the lowest spread" if best == even else f", {even} the lowest spread"
-    )
-
-
-def _panels(compared: Comparison) -> dict[str, answer.Panel]:
-    """The panels of the first figure, by what they say."""
-    return {panel.about: panel for panel in answer.panels(compared.document)}
+    best, even = (_first(panels[about]) for about in ("mean", "spread"))
+    lowest = " and the lowest spread" if best == even else f", {even} the lowest spread"
+    return f"{best} has the {'highest' if panels['mean'].better == 'higher' else 'lowest'} average{lowest}"
 
 
 def _first(panel: answer.Panel) -> str:
@@ -73,18 +68,17 @@ def _first(panel: answer.Panel) -> str:
     return (max if panel.better == "higher" else min)(panel.effects, key=lambda effect: effect.mean or 0.0).method
 
 
-def _differences(compared: Comparison) -> str:
+def _differences(compared: Comparison, panels: Panels) -> str:
     """How many differences to the first method are shown."""
-    effects = [effect for panel in _panels(compared).values() for effect in panel.effects if effect.test]
+    effects = [effect for panel in panels.values() for effect in panel.effects if effect.test]
     n = sum(effect.better is not None for effect in effects)
     return f"{n or 'None'} of {plural(len(effects), 'difference')} to {compared['methods'][0]['method']} {'is' if n < 2 else 'are'} shown by corrected tests"
 
 
-def _convergence(compared: Comparison) -> str:
-    panel = _panels(compared).get("mean")
-    if panel is None or len(panel.effects) < 2:
-        return ""
-    return f"{_first(panel)} ends with the {compared.measure.highest} average"
+def _first_of_several(panels: Panels, about: str, text: str) -> str:
+    """A sentence about the method with the best number of a panel; empty where fewer than two have one."""
+    panel = panels.get(about)
+    return text.format(_first(panel)) if panel and len(panel.effects) > 1 else ""
 
 
 def _losses(compared: Comparison) -> str:
@@ -93,12 +87,10 @@ def _losses(compared: Comparison) -> str:
     ends = [curve[max(curve)] for curve in curves]
     if not np.isfinite(ends).all():
         return ""
-    low, high = min(ends), max(ends)
-    return (
-        f"The test loss ends at {number(low)}"
-        if low == high
-        else f"Test losses end between {number(low)} and {number(high)}"
-    )
+    low, high = number(min(ends)), number(max(ends))
+    if min(ends) == max(ends):
+        return f"The test loss ends at {low}"
+    return f"Test losses end between {low} and {high}"
 
 
 def _clients(compared: Comparison) -> str:
@@ -113,12 +105,6 @@ def _clients(compared: Comparison) -> str:
     return f"With {row['method']} the worst client has {with_unit(worst, measure)}, the best tenth {with_unit(best, measure)}"
 
 
-def _rewards(compared: Comparison) -> str:
-    """Which method rewards contributions most closely."""
-    panel = _panels(compared).get("reward")
-    return f"Rewards follow contributions most closely with {_first(panel)}" if panel and len(panel.effects) > 1 else ""
-
-
 def _presence(compared: Comparison) -> str:
     """Who trained most and least often."""
     shares = {name: float(share[0]) for name, share in attended(compared).items()}
@@ -128,37 +114,35 @@ def _presence(compared: Comparison) -> str:
     return f"{most} trained in {shares[most]:.0f}{PERCENT} of the rounds, {least} in {shares[least]:.0f}{PERCENT}"
 
 
-FIGURES: Final[Mapping[str, Callable[[Comparison], str]]] = {
-    "bars": worst_group,
-    "tradeoff": _average,
+_REWARDS: Final = "Rewards follow contributions most closely with {}"
+FIGURES: Final[Mapping[str, Callable[[Comparison, Panels], str]]] = {
+    "bars": lambda compared, _: worst_group(compared),
+    "tradeoff": lambda _, panels: _average(panels),
     "differences": _differences,
-    "convergence": _convergence,
-    "losses": _losses,
-    "spread": _clients,
-    "plane": _rewards,
-    "contributions": _rewards,
-    "presence": _presence,
+    "convergence": lambda compared, panels: _first_of_several(
+        panels, "mean", f"{{}} ends with the {compared.measure.highest} average"
+    ),
+    "losses": lambda compared, _: _losses(compared),
+    "spread": lambda compared, _: _clients(compared),
+    "plane": lambda _, panels: _first_of_several(panels, "reward", _REWARDS),
+    "contributions": lambda _, panels: _first_of_several(panels, "reward", _REWARDS),
+    "presence": lambda compared, _: _presence(compared),
 }
 
 
 def _leading(name: str, compared: Comparison) -> str:
     """Which method has the best average of a measure."""
-    table = next(
-        (table for table in content.tables(compared.document) if table["measure"].replace("_", "-") == name), None
-    )
+    table = next((t for t in content.tables(compared.document) if t["measure"].replace("_", "-") == name), None)
     if table is None:
         return ""
     measure = measure_of(table)
     rows = [row for row in content.without_bounds(table["methods"]) if not row["failed"]]
-    means = {row["method"]: mean for row in rows if (mean := content.mean_of(row, "avg")) is not None}
+    means = content.means_of(rows, "avg")
     if not means:
         return ""
     best = (max if measure.better == "higher" else min)(means, key=means.__getitem__)
-    return (
-        f"{with_unit(means[best], measure)} on average"
-        if len(means) == 1
-        else f"{best} has the {measure.highest} average, {with_unit(means[best], measure)}"
-    )
+    reached = with_unit(means[best], measure)
+    return f"{reached} on average" if len(means) == 1 else f"{best} has the {measure.highest} average, {reached}"
 
 
 def _gaps(name: str, compared: Comparison) -> str:
@@ -170,7 +154,5 @@ def _gaps(name: str, compared: Comparison) -> str:
     if not gaps:
         return "no gap can be estimated"
     largest = max(gaps, key=gaps.__getitem__)
-    return (
-        f"{row['method']}'s largest gap is {number(gaps[largest], 1)} {measure.points}".rstrip()
-        + f", in {largest.removesuffix(' gap')}"
-    )
+    size = f"{number(gaps[largest], 1)} {measure.points}".rstrip()
+    return f"{row['method']}'s largest gap is {size}, in {largest.removesuffix(' gap')}"

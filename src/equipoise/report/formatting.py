@@ -44,6 +44,11 @@ def interval(ends: Sequence[float | None] | None, digits: int = 2, *, sign: bool
     return "" if ends is None or None in ends else f"[{', '.join(number(end, digits, sign=sign) for end in ends)}]"
 
 
+def ends_of_test(test: Difference | None, digits: int = 2) -> str:
+    """The 95 % interval of a difference, with signs; nothing where there is none."""
+    return interval((test["low"], test["high"]), digits, sign=True) if test else ""
+
+
 def with_unit(value: float | None, measure: Measure) -> str:
     """A number of a measure as it is shown, with its unit."""
     return number(value, measure.digits) + (f"\u00a0{measure.unit}" if measure.unit else "")
@@ -77,7 +82,7 @@ def difference(test: Difference, digits: int = 2, *, p: bool = True) -> str:
         return ""
     if low is None or high is None:
         return same_in_every_seed(mean, digits) if test["seeds"] > 1 else ""
-    text = f"{number(mean, digits, sign=True)} {interval((low, high), digits, sign=True)}"
+    text = f"{number(mean, digits, sign=True)} {ends_of_test(test, digits)}"
     quoted = test["holm"] if corrected(test) else test["p"]
     if quoted is None or not p:
         return text

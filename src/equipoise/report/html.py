@@ -71,11 +71,18 @@ def page(compared: Comparison, choice: str = "") -> Page:
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
     parts = parts_of_captions(compared)
+    panels = answer.panels(document)
+    titles = {name: plot.heading.format(**parts) for name, plot in drawings.PLOTS.items()}
     drawn = {
-        name: Picture(name, _heading(name, compared, parts), svg(name, figure, [*compared.runs]), caption(name, parts))
+        name: Picture(
+            name,
+            findings.figure(name, compared, titles[name], panels),
+            svg(name, figure, [*compared.runs]),
+            caption(name, parts),
+        )
         for name, figure in drawings.draw_all(compared).items()
     }
-    few = answer.few(answer.panels(document), pages.ROWS)
+    few = answer.few(panels, pages.ROWS)
     served = [*_sheets(measured[1:], compared), *_every_client(compared), *_thresholds(compared)]
     costs = [
         layout.communication(compared),
@@ -107,7 +114,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
         answer.title(compared),
         "Equipoise report",
         _facts(compared),
-        answer.headline(document),
+        answer.headline(document, panels),
         few,
         answer.legend(document, few) + MANY.format(len(compared.runs)) * (len(compared.runs) > pages.ROWS),
         [Table(answer.table(few), kind="numbers tall")] * bool(few),
@@ -152,10 +159,6 @@ def _sheet(sheet: layout.Sheet, compared: Comparison | None) -> Section:
 
 def _every_client(compared: Comparison) -> list[Section]:
     return _sheets([layout.every_client(compared), *layout.people_of_clients(compared)])
-
-
-def _heading(name: str, compared: Comparison, parts: Mapping[str, str]) -> str:
-    return findings.figure(name, compared, drawings.PLOTS[name].heading.format(**parts))
 
 
 def _thresholds(compared: Comparison) -> list[Section]:

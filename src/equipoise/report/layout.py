@@ -28,7 +28,7 @@ from equipoise.report.formatting import (
     brief,
     corrected,
     difference,
-    interval,
+    ends_of_test,
     number,
     p_value,
     same_in_every_seed,
@@ -91,8 +91,7 @@ def sheets(comparison: content.Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
     made = [
         *map(_measure_sheet, tables(comparison)),
-        *_spread_sheet(comparison),
-        *_reward_sheet(comparison),
+        *_client_sheets(comparison),
         *_rate_sheets(comparison),
         *_own_measure_sheets(comparison),
         *_validation_sheet(comparison),
@@ -101,44 +100,19 @@ def sheets(comparison: content.Document) -> list[Sheet]:
     return [replace(sheet, explanations=[*sheet.explanations, *stated]) for sheet in made]
 
 
-def _spread_sheet(comparison: content.Document) -> Iterator[Sheet]:
-    """The main measure over the clients."""
-    if not (table := comparison["spread"]):
-        return
-    yield _sheet(
-        table,
-        spread_of(measure_of(comparison)),
-        name="spread",
-        heading="Spread over the clients",
-        caption=sentences.spread_caption(comparison, table),
-        explanations=sentences.spread_legend(comparison, table),
-    )
-
-
-def _reward_sheet(comparison: content.Document) -> Iterator[Sheet]:
-    """What clients get for what they contribute."""
-    if not (table := comparison["collaboration"]):
-        return
-    columns = collaboration()
-    grid = lay_out(table["methods"], columns, leaders=table["leaders"])
-    where = grid.titles.index("BCF")
-    rows = [
-        (name, (*cells[:where], cells[where]._replace(mean="yes", half=""), *cells[where + 1 :]))
-        if method["satisfied"]
-        else (name, cells)
-        for method, (name, cells) in zip(table["methods"], grid.rows, strict=True)
-    ]
-    yield _sheet(
-        table,
-        columns,
-        name="collaboration",
-        heading="Collaborative fairness",
-        caption=sentences.collaboration_caption(comparison, table),
-        grid=Grid(grid.titles, tuple(rows)),
-        explanations=sentences.collaboration_legend(table),
-        notes=table["notes"],
-        narrow=True,
-    )
+def _client_sheets(comparison: content.Document) -> Iterator[Sheet]:
+    """The main measure over the clients, and what clients get for what they contribute."""
+    if spread := comparison["spread"]:
+        columns = spread_of(measure_of(comparison))
+        caption, legend = sentences.spread_caption(comparison, spread), sentences.spread_legend(comparison, spread)
+        grid = lay_out(spread["methods"], columns, leaders=spread["leaders"])
+        yield _compared(Sheet("spread", "Spread over the clients", caption, grid, legend), spread, columns)
+    if rewards := comparison["collaboration"]:
+        columns = collaboration()
+        caption, legend = sentences.collaboration_caption(comparison, rewards), sentences.collaboration_legend(rewards)
+        grid = lay_out(rewards["methods"], columns, leaders=rewards["leaders"])
+        sheet = Sheet("collaboration", "Collaborative fairness", caption, grid, legend, rewards["notes"], narrow=True)
+        yield _compared(sheet, rewards, columns)
 
 
 def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
@@ -157,15 +131,11 @@ def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
             head=(treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}",
             narrow_titles=rates.narrow(by_group.titles),
         )
-        yield _sheet(
-            parity,
-            gaps_of(parity, measure),
-            name=treated.gaps,
-            heading=treated.gaps_heading,
-            caption=sentences.parity_caption(comparison, treated),
-            explanations=sentences.parity_legend(comparison, treated),
-            narrow=True,
-        )
+        columns = gaps_of(parity, measure)
+        caption, legend = sentences.parity_caption(comparison, treated), sentences.parity_legend(comparison, treated)
+        grid = lay_out(parity["methods"], columns, leaders=parity["leaders"])
+        sheet = Sheet(treated.gaps, treated.gaps_heading, caption, grid, legend, narrow=True)
+        yield _compared(sheet, parity, columns)
         yield from site_sheets(treated, comparison)
 
 
@@ -194,16 +164,12 @@ def _validation_sheet(comparison: content.Document) -> Iterator[Sheet]:
         return
     several, measure = len(_groups(comparison["methods"])) > 1, measure_of(comparison)
     columns = [
-        Statistic(key, title=title, digits=digits)
-        for key, title, digits in (
-            ("round", "round", 0),
-            (measure.name, "validation", measure.digits),
-            ("worst", "its worst", measure.digits),
-            ("loss", "its loss", 4),
-            ("test", "test AVG", measure.digits),
-            ("test_worst", "test worst", measure.digits),
-        )
-        if several or key != "test_worst"
+        Statistic("round", digits=0),
+        Statistic(measure.name, title="validation", digits=measure.digits),
+        Statistic("worst", title="its worst", digits=measure.digits),
+        Statistic("loss", title="its loss", digits=4),
+        Statistic("test", title="test AVG", digits=measure.digits),
+        *[Statistic("test_worst", title="test worst", digits=measure.digits)] * several,
     ]
     text = (
         f"The model of {comparison['exported']}{_exported(comparison)}: {measure.noun}{measure.words} and loss{measure.loss} on the samples that "
@@ -268,12 +234,11 @@ def over_groups(compared: Comparison) -> list[Sheet]:
     if max(len(history.groups) for history in compared.histories) < 2:
         return []
     measure = compared.measure
-    methods = [
-        _indices(
-            label, seeds, seeds, [last_rounds(run.groups[measure.name][1], compared.last) for run in seeds.values()]
-        )
+    values = {
+        label: [last_rounds(run.groups[measure.name][1], compared.last) for run in seeds.values()]
         for label, seeds in compared.runs.items()
-    ]
+    }
+    methods = [_indices(label, seeds, values[label]) for label, seeds in compared.runs.items()]
     # The STD over groups has ddof 1 and is in the table of the measure.
     _, distance, evenness = blocks_over_clients(measure)
     columns = [*(column for column in distance if column.key != "std"), *evenness]
@@ -281,10 +246,8 @@ def over_groups(compared: Comparison) -> list[Sheet]:
         f"{measure.title} of the global model, every group counting the same whatever its size.{_units(measure)}"
         f"{', the' if measure.unit else ' The'} angle in degrees, entropy and KL in nats."
     )
-    grid = lay_out(methods, columns)
-    return _filled(
-        _block("groups", "Evenness over the groups", grid, text, *sentences.plus_minus_of(compared.document))
-    )
+    over = sentences.plus_minus_of(compared.document)
+    return _filled(_block("groups", "Evenness over the groups", lay_out(methods, columns), text, *over))
 
 
 def _units(measure: Measure) -> str:
@@ -295,13 +258,7 @@ def _units(measure: Measure) -> str:
 def over_clients(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
     methods = [
-        _indices(
-            label,
-            seeds,
-            # the failure is that of the global model
-            {seed: run for seed, run in seeds.items() if not run.history.meta.get("personal")},
-            [run.shown.over_clients(compared.last) for run in seeds.values()],
-        )
+        _indices(label, seeds, [run.shown.over_clients(compared.last) for run in seeds.values()], personal=True)
         for label, seeds in compared.runs.items()
         if any(run.clients[1].size for run in seeds.values())
     ]
@@ -310,22 +267,19 @@ def over_clients(compared: Comparison) -> list[Sheet]:
     over_all = sentences.left_out(compared) + "".join(f" {text}" for text in sentences.plus_minus_of(compared.document))
     measure = compared.measure
     level, distance, evenness = blocks_over_clients(measure)
-    return _filled(
-        _block(
-            "clients-level",
-            "Level and distance over the clients",
-            lay_out(methods, [*level, *distance]),
-            f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}."
-            f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}",
-        ),
-        _block(
-            "clients-evenness",
-            "Evenness over the clients",
-            lay_out(methods, evenness),
-            f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
-            f"entropy and KL in nats.{over_all}",
-        ),
+    of_level = (
+        f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}."
+        f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}"
     )
+    of_evenness = (
+        f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
+        f"entropy and KL in nats.{over_all}"
+    )
+    tables = (
+        ("clients-level", "Level and distance over the clients", [*level, *distance], of_level),
+        ("clients-evenness", "Evenness over the clients", evenness, of_evenness),
+    )
+    return _filled(*(_block(name, heading, lay_out(methods, shown), text) for name, heading, shown, text in tables))
 
 
 def _filled(*tables: Sheet) -> list[Sheet]:
@@ -344,31 +298,21 @@ def every_client(compared: Comparison) -> Sheet | None:
         of_seeds = measure.scale * np.array([last_rounds(run.clients[1], compared.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
-    least = first.least_group
-    sized = [run for seeds in runs.values() for run in seeds if run.history.client_sizes is not None]
-    tested = [each for run in sized if (each := run.history.client_sizes) is not None]
-    rows = []
+    least, rows = first.least_group, []
+    sized = [
+        (n, run.history) for seeds in runs.values() for run in seeds if (n := run.history.client_sizes) is not None
+    ]
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
-        called = f"{name} ({group})" if group and group not in name else name
-        samples = [int(each[m]) for each in tested]
+        samples = [int(n[m]) for n, _ in sized]
         small = any(n and not enough(n, least) for n in samples)
-        told = all(run.history.shown_client_sizes[m] is not None for run in sized)
-        n = [Cell(_test_samples(samples, least) if small or told else UNDEFINED)] if tested else []
-        rows.append(
-            (
-                called,
-                (
-                    *n,
-                    *(
-                        Cell(f"n < {least}") if small and first.at_sites else _cell(column[m], measure.digits)
-                        for column in columns
-                    ),
-                ),
-            )
-        )
+        printed = small or all(history.shown_client_sizes[m] is not None for _, history in sized)
+        cells = [Cell(_test_samples(samples, least) if printed else UNDEFINED)] if sized else []
+        few = small and first.at_sites
+        cells += [Cell(f"n < {least}") if few else _cell(column[m], measure.digits) for column in columns]
+        rows.append((f"{name} ({group})" if group and group not in name else name, (*cells,)))
     text = f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(compared.histories)}."
     explanations = [*sentences.other_clients(compared.histories), *sentences.plus_minus_of(compared.document)]
-    titles = (*["n"] * bool(tested), *runs)
+    titles = (*["n"] * bool(sized), *runs)
     return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, *explanations, head="Client")
 
 
@@ -392,9 +336,8 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
             f"gap: the largest less the smallest. n: {treated.parity['counted']}; n {few}: no number is shown."
         )
         grid, texts = Grid((*titles,), (*rows,)), sentences.plus_minus_of(comparison.document)
-        yield _block(
-            f"{treated.rates}-clients", f"Every client by {treated.attribute}", grid, text, *texts, head="Client"
-        )
+        heading = f"Every client by {treated.attribute}"
+        yield _block(f"{treated.rates}-clients", heading, grid, text, *texts, head="Client")
 
 
 def _cells_of(client: Sequence[Mapping[str, Any]], values: Sequence[str], few: str, digits: int) -> Iterator[Cell]:
@@ -446,10 +389,8 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
     )
     text = f"How the people of every site are treated by {treated.attribute}{what}. –: a gap without two groups of {ESTIMABLE} people or more, "
     text += f"or a number of fewer than {treated.parity['least']}."
-    name, heading = f"{treated.rates}-sites", f"Inside every site by {treated.attribute}"
-    yield Sheet(
-        name, heading, f"{heading}.", Grid((*head,), rows), [text, *sentences.plus_minus_of(comparison)], head="Site"
-    )
+    heading, over = f"Inside every site by {treated.attribute}", sentences.plus_minus_of(comparison)
+    yield Sheet(f"{treated.rates}-sites", heading, f"{heading}.", Grid((*head,), rows), [text, *over], head="Site")
 
 
 def _value_cell(inside: Any, few: str, digits: int) -> Cell:
@@ -505,12 +446,8 @@ def time(compared: Comparison) -> Sheet | None:
         runs = [[r["seconds"] for r in run.history.records if "seconds" in r] for run in seeds.values()]
         if all(runs):
             totals, rounds = [sum(seconds) for seconds in runs], [len(seconds) for seconds in runs]
-            cells = (
-                f"{np.mean(rounds):.0f}",
-                brief(float(np.mean(totals))),
-                brief(float(np.sum(totals) / np.sum(rounds))),
-            )
-            rows.append((label, tuple(map(Cell, cells))))
+            means = float(np.mean(totals)), float(np.sum(totals) / np.sum(rounds))
+            rows.append((label, tuple(map(Cell, (f"{np.mean(rounds):.0f}", *map(brief, means))))))
     text = (
         "Wall time of training and testing, mean over the seeds, on the machine that made the runs. Runs that shared it with others took longer: "
         "compare methods only where they ran alike."
@@ -567,23 +504,21 @@ def every_site(comparison: Comparison) -> Sheet | None:
 
 def paired_tests(comparison: content.Document) -> list[Sheet]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    measure = measure_of(comparison)
-    tables_of: list[tuple[str, str, Sequence[content.Row], Sequence[Statistic]]] = [
-        (of_measure["measure"].replace("_", "-"), of_measure["title"], of_measure["methods"], columns_of(of_measure))
-        for of_measure in tables(comparison)
+    measure, first = measure_of(comparison), comparison["methods"][0]["method"]
+    shown = [
+        _paired_tests(table["measure"].replace("_", "-"), table["title"], table["methods"], columns_of(table), first)
+        for table in tables(comparison)
     ]
-    if together := comparison["collaboration"]:
-        tables_of.append(("collaboration", "Collaborative fairness", together["methods"], collaboration()))
+    if rewards := comparison["collaboration"]:
+        shown.append(
+            _paired_tests("collaboration", "Collaborative fairness", rewards["methods"], collaboration(), first)
+        )
     if over := comparison["spread"]:
-        tables_of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure)))
-    tables_of += [
-        (x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure)) for x in content.treated(comparison)
+        shown.append(_paired_tests("spread", "Spread over the clients", over["methods"], spread_of(measure), first))
+    shown += [
+        _paired_tests(x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure), first)
+        for x in content.treated(comparison)
     ]
-    first = comparison["methods"][0]["method"]
-    shown = (
-        _paired_tests(f"tests-{name}", heading, methods, columns, first)
-        for name, heading, methods, columns in tables_of
-    )
     return [sheet for sheet in shown if sheet.grid.rows]
 
 
@@ -648,15 +583,14 @@ def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int =
 
 
 def _statistic(method: content.Row, column: Statistic, leader: content.Leader | None) -> Cell:
+    """The number of a column; of bounds that every client is within, that they are."""
     values, digits = content.number_of(method, column.key), column.digits
     mean, test = number(values["mean"], digits), content.test_of(method, column.key)
-    return Cell(
-        mean,
-        "" if mean == UNDEFINED else _half(values, content.ends_of(method, column.key), digits),
-        difference(test, digits) if test else "",
-        leader is not None and method["method"] == leader["best"],
-        interval((test["low"], test["high"]), digits, sign=True) if test else "",
-    )
+    half = "" if mean == UNDEFINED else _half(values, content.ends_of(method, column.key), digits)
+    if column.key == "bcf" and method.get("satisfied"):
+        mean, half = "yes", ""
+    best = leader is not None and method["method"] == leader["best"]
+    return Cell(mean, half, difference(test, digits) if test else "", best, ends_of_test(test, digits))
 
 
 def _cell(values: content.OverSeeds, digits: int) -> Cell:
@@ -665,19 +599,13 @@ def _cell(values: content.OverSeeds, digits: int) -> Cell:
 
 def _measure_sheet(table: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
-    methods = table["methods"]
+    methods, name = table["methods"], table["measure"].replace("_", "-")
     columns, groups = _columns_of_one_group(columns_of(table), methods)
-    return _sheet(
-        table,
-        columns,
-        name=table["measure"].replace("_", "-"),
-        heading=f"{table['title']} on every group",
-        caption=sentences.caption(table),
-        grid=_with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits)),
-        explanations=sentences.legend(table),
-        notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]],
-        totals=len(columns) if groups else 0,
-    )
+    grid = _with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits))
+    notes = [*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]]
+    caption, legend = sentences.caption(table), sentences.legend(table)
+    totals, heading = len(columns) if groups else 0, f"{table['title']} on every group"
+    return _compared(Sheet(name, heading, caption, grid, legend, notes, totals=totals), table, columns)
 
 
 def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
@@ -693,10 +621,9 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _sheet(table: content.Table, columns: Sequence[Statistic], *, grid: Grid | None = None, **fields: Any) -> Sheet:
-    """A table, by default of its columns alone, and its differences to the first method."""
+def _compared(sheet: Sheet, table: content.Table, columns: Sequence[Statistic]) -> Sheet:
+    """A table with its differences to the first method, and what they are."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
-    grid = grid or lay_out(methods, columns, leaders=table["leaders"])
     for method in methods:
         tests = [(c, test) for c in columns if (test := content.test_of(method, c.key))]
         if texts := [f"{c.title} {text}" for c, test in tests if (text := difference(test, c.digits))]:
@@ -710,7 +637,7 @@ def _sheet(table: content.Table, columns: Sequence[Statistic], *, grid: Grid | N
     )
     about = f"Differences are to {methods[0]['method']}{tested}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
-    return Sheet(grid=grid, test=[about] if lines else [], differences=lines, narrow_titles=narrow, **fields)
+    return replace(sheet, test=[about] if lines else [], differences=lines, narrow_titles=narrow)
 
 
 def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:
@@ -718,12 +645,13 @@ def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method
 
 
 def _indices(
-    label: str, runs: Mapping[int, Run], judged: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]
+    label: str, seeds: Mapping[int, Run], values: Sequence[np.typing.NDArray[np.float64]], *, personal: bool = False
 ) -> content.Row:
-    """Every index over one vector of values per seed; ``judged`` are the runs whose failure counts."""
-    history = next(iter(runs.values())).history
-    indices = [spread(values, history.main) for values in seeds if values.size]
-    return {"method": label, "failed": any(run.failure for run in judged.values()), "bound": history.sharing} | {
+    """Every index over one vector of values per seed; where clients have ``personal`` models, the failure of the global one is none of theirs."""
+    history = next(iter(seeds.values())).history
+    indices = [spread(of_seed, history.main) for of_seed in values if of_seed.size]
+    failed = any(run.failure for run in seeds.values() if not (personal and run.history.meta.get("personal")))
+    return {"method": label, "failed": failed, "bound": history.sharing} | {
         column.key: over_seeds([index[column.key].value if index[column.key].defined else None for index in indices])
         for column in INDICES
     }
@@ -747,7 +675,7 @@ def _paired_tests(
         else f"With the 95{PERCENT} interval over the test samples of one seed."
     )
     grid = Grid(tuple(column.title for column in columns), tuple(rows))
-    return Sheet(name, heading, caption, grid, [explanation], corrected=by_holm)
+    return Sheet(f"tests-{name}", heading, caption, grid, [explanation], corrected=by_holm)
 
 
 def _paired_test(test: content.Difference | None, digits: int) -> Cell:
@@ -757,7 +685,6 @@ def _paired_test(test: content.Difference | None, digits: int) -> Cell:
     shown = number(mean, digits, sign=True)
     if test["low"] is None or test["high"] is None:
         return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
-    ends = interval((test["low"], test["high"]), digits, sign=True)
     p = "" if test["p"] is None else f", p {p_value(test['p'])}"
     by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
-    return Cell(shown, ends=f"{ends}{p}{by_holm}")
+    return Cell(shown, ends=f"{ends_of_test(test, digits)}{p}{by_holm}")

@@ -336,6 +336,7 @@ def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Pa
     return f" on {table['scenario']}" if table["scenario"] else ""
 
 
+TWO_SEEDS: Final = "Two seeds say little about chance: run at least three before you rely on a difference."
 MOST: Final = 5  # sentences of the first paragraph of a page
 
 
@@ -409,7 +410,7 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         yield from ((4, text) for text in _shown(able, CLAIMED_OF_CLIENTS, measure))
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
-        yield 3, "Two seeds say little about chance: run at least three before you rely on a difference."
+        yield 3, TWO_SEEDS
     if seeds == 1 and learned:
         other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
         yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."

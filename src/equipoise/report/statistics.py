@@ -101,6 +101,7 @@ class Run:
 
 
 Runs = Mapping[str, Mapping[int, Run]]  # by method and seed
+NumbersOfRuns = Mapping[str, Mapping[int, Numbers]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -294,12 +295,6 @@ def over_seeds(values: Sequence[float | None]) -> content.OverSeeds:
     return {"mean": _json(summary.mean), "std": _json(summary.std), "ci95": _json(summary.ci95)}
 
 
-def _by_column(statistics: Iterable[Statistic], seeds: Iterable[Numbers]) -> dict[str, content.OverSeeds]:
-    """Some numbers over the seeds, by key."""
-    each = [*seeds]
-    return {statistic.key: over_seeds([numbers[statistic.key] for numbers in each]) for statistic in statistics}
-
-
 def _shown(history: History, last: int) -> History:
     """The records whose last rounds are averaged; of one round alone, that of the exported model is the last."""
     return history.exported if last == 1 else history
@@ -347,43 +342,32 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
     bounds = _bounds(runs, runs)
     draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
-    able = _able(runs, bounds)
-    versus, leaders = _tests(
-        [column.of(measure) for column in definitions.GROUPS],
-        summaries,
-        tested=_racing(bounds),
-        ranked=lambda _: able,
-        draws=draws,
-    )
     groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
 
-    def measured(label: str, seeds: Mapping[int, Run]) -> Content:
-        """A method's numbers of the measure."""
+    def more(label: str) -> Content:
+        """What only the tables of measures have of a method."""
         of_seeds = [*summaries[label].values()]
-        together = [(run.history, run.groups[name][1]) for run in seeds.values()]
+        together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
         return {
-            "method": label,
             "bound": bounds[label],
-            "seeds": list(seeds),
-            **_by_column(definitions.GROUPS, of_seeds),
             "groups": _by_key("groups", of_seeds, groups),
             "clients": _by_key("clients", of_seeds),
-            "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
+            "failed": {str(seed): run.failure for seed, run in runs[label].items() if run.failure},
             "intervals": _intervals(draws[label]) if label in draws else None,
-            "versus": versus.get(label),
             "worst_groups": _worst_groups(summary["worst_group"] for summary in of_seeds),
-            "untested": _untested(seeds, measure, last),
+            "untested": _untested(runs[label], measure, last),
             "pooled": _pooled(together, groups, last, measure),
         }
 
-    methods = cast(list[content.Measured], [measured(label, seeds) for label, seeds in runs.items()])
+    statistics = [column.of(measure) for column in definitions.GROUPS]
+    table = _table(runs, statistics, summaries, more, ranked=_able(runs, bounds), draws=draws)
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported(histories)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
     about: Mapping[str, str] = {"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}
-    return {
-        "scenario": histories[0].scenario,
-        **cast(content.Target, about),
+    measured: Content = {
+        **about,
+        **table,
         "measure": name,
         "title": measure.title,
         "rounds": max(map(len, histories)),
@@ -391,15 +375,13 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         "exports": not any(run.at_sites for run in histories),
         "exported": exported,
         "shown": exported if last_evaluated else "the last evaluated round",
-        "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
         "counted": histories[0].counted,
         "sizes": _sizes(histories),
         "small": list(dict.fromkeys(chain.from_iterable(history.small_groups for history in histories))),
-        "notes": [*_notes(runs, methods, measure, last, averaged)],
-        "methods": methods,
-        "leaders": leaders,
+        "notes": [*_notes(runs, table["methods"], measure, last, averaged)],
     }
+    return cast(content.OfMeasure, measured)
 
 
 def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
@@ -530,16 +512,22 @@ def _intervals(draws: Draws) -> Content:
     return {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}}
 
 
-def _tests(
-    statistics: Iterable[Statistic],
-    summaries: Mapping[str, Mapping[int, Numbers]],
+def _table(
+    runs: Runs,
+    statistics: Sequence[Statistic],
+    by_method: NumbersOfRuns,
+    more: Callable[[str], Content],
     *,
-    tested: Sequence[str],
-    ranked: Callable[[Statistic], Collection[str]],
+    ranked: Collection[str],
+    unranked: Collection[str] = (),
+    tested: Sequence[str] = (),
+    defined: Callable[[Statistic], NumbersOfRuns] | None = None,
     draws: Mapping[str, Draws] | None = None,
     over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
-) -> tuple[dict[str, content.Versus], dict[str, content.Leader]]:
-    """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
+) -> Content:
+    """What all tables of methods share: the scenario, all seeds, the leading method of every column, and a row for every method.
+
+    A row has the numbers over the seeds, and the differences to the first method.
 
     The leading method of a column is that with the best mean. It can be told apart from another if the paired test over their
     common seeds says so at 5 %; with one seed, if the interval of the difference over the test samples leaves out zero. All
@@ -547,38 +535,55 @@ def _tests(
 
     Parameters
     ----------
+    runs : all runs.
     statistics : what to compare, a column each.
-    summaries : by method and seed, these numbers.
-    tested : the methods that are compared, the first is the one that all others are compared with.
-    ranked : those of them that can be the leading one of a column.
+    by_method : by method and seed, these numbers, of the runs that have them.
+    more : what else the row of a method has.
+    ranked, unranked : the methods that can be the leading one of a column, and those of them that cannot be of one about rewards.
+    tested : the methods that are compared; by default without bounds. All others are compared with the first.
+    defined : by column the numbers that it is of, if not all.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     over : what the columns are of such draws.
     """
-    first, *others = tested
+    first, *others = tested or _racing(_bounds(runs, by_method))
+    columns = [(column, defined(column) if defined else by_method) for column in statistics]
+    of_first = columns[0][1]
     versus: dict[str, Content] = {
-        label: {"method": first, "seeds": sum(seed in summaries[first] for seed in summaries[label])}
-        for label in others
+        label: {"method": first, "seeds": sum(seed in of_first[first] for seed in of_first[label])} for label in others
     }
     leaders: dict[str, content.Leader] = {}
-    for column in statistics:
-        able = ranked(column)
-        ahead, rivals = _leading(column, {label: summaries[label] for label in tested if label in able}, first)
+    for column, summaries in columns:
+        if not column.tested:
+            continue
+        able = [label for label in (first, *others) if label in ranked and not (column.rewards and label in unranked)]
+        ahead, rivals = _leading(column, {label: summaries[label] for label in able}, first)
         pairs = dict.fromkeys((label, first) for label in others)
         pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
         family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
         _correct(family, column.key, draws or {}, over)
         for label in others:
-            versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
+            versus[label][column.key] = {key: family[label, first][key] for key in TESTED}
         if rivals:
             leaders[column.key] = _leader(ahead, rivals, family)
-    return cast(dict[str, content.Versus], versus), leaders
+    methods = [
+        {
+            "method": label,
+            "seeds": list(seeds),
+            **{c.key: over_seeds([numbers[c.key] for numbers in rows[label].values()]) for c, rows in columns},
+            "versus": versus.get(label),
+            **more(label),
+        }
+        for label, seeds in by_method.items()
+    ]
+    seeds = sorted(set().union(*by_method.values()))
+    return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders, "methods": methods}
 
 
 def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> content.Leader:
     """What the leading method of a column is ahead of, by the tests of the column."""
     against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
     tied = [label for label, test in against.items() if not test["apart"]]
-    shown = {r: {k: v for k, v in test.items() if k in AGAINST} | _more(test) for r, test in against.items()}
+    shown = {label: {key: test[key] for key in AGAINST} | _more(test) for label, test in against.items()}
     return {
         "leading": ahead,
         "best": None if tied else ahead,
@@ -644,29 +649,20 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
     compared = {label: dict(seeds) for label, seeds in rewards.items()}
     if (first := next(iter(rewards))) in alone:  # its fairness is 100 by construction: no test against it
         compared[first] = {seed: {**summary, "fairness": None} for seed, summary in rewards[first].items()}
-    versus, leaders = _tests(
-        [column for column in definitions.COLLABORATION if column.tested],
-        compared,
-        tested=list(rewards),
-        ranked=lambda column: [label for label in rewards if not (column.rewards and label in alone)],
-    )
-    methods = [
-        {
-            "method": label,
-            "seeds": list(seeds),
+
+    def more(label: str) -> Content:
+        """What only this table has of a method."""
+        summaries = rewards[label].values()
+        return {
             "alone": label in alone,
-            "satisfied": all(summary["satisfied"] for summary in seeds.values()),
-            **_by_column(definitions.COLLABORATION, seeds.values()),
-            "versus": versus.get(label),
+            "satisfied": all(summary["satisfied"] for summary in summaries),
+            "fairness": over_seeds([summary["fairness"] for summary in summaries]),  # also where no test is against it
         }
-        for label, seeds in rewards.items()
-    ]
-    return {
-        **_head(runs, rewards, leaders),
-        "clients": max(summary["clients"] for seeds in rewards.values() for summary in seeds.values()),
-        "notes": list(notes.collaboration_notes(_histories(runs), rewards)),
-        "methods": cast(list[content.Rewarded], methods),
-    }
+
+    every = [*rewards]
+    table = _table(runs, definitions.COLLABORATION, compared, more, ranked=every, unranked=alone, tested=every)
+    table["clients"] = max(summary["clients"] for seeds in rewards.values() for summary in seeds.values())
+    return cast(content.Rewards, table | {"notes": list(notes.collaboration_notes(_histories(runs), rewards))})
 
 
 def _rewards(run: Run) -> Numbers:
@@ -694,34 +690,24 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         label: _failed(runs[label]) and not any(run.history.meta.get("personal") for run in runs[label].values())
         for label in by_method
     }
+
+    def more(label: str) -> Content:
+        """What only this table has of a method."""
+        of_one = draws.get(label)
+        intervals = of_one and {key: interval(of_one, key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
+        return {"intervals": intervals, "failed": failed[label], "bound": bounds[label]}
+
     able = [label for label in by_method if not failed[label] and not bounds[label]]
     statistics = columns.spread_of(shown[0].history.main)
-    versus, leaders = _tests(
-        statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
-    )
     numbers = ranges(shown)
-    methods = [
-        {
-            "method": label,
-            "seeds": list(seeds),
-            **_by_column(statistics, seeds.values()),
-            "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
-            if label in draws
-            else None,
-            "failed": failed[label],
-            "bound": bounds[label],
-            "versus": versus.get(label),
-        }
-        for label, seeds in by_method.items()
-    ]
-    return {
-        **_head(runs, by_method, leaders),
-        **cast(content.Spread, {key: most for key, (_, most) in numbers.items()}),
+    spread: Content = {
+        **_table(runs, statistics, by_method, more, ranked=able, draws=draws, over=OVER_CLIENTS),
+        **{key: most for key, (_, most) in numbers.items()},
         "ranges": numbers,
         "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
-        "methods": cast(list[content.OverClients], methods),
     }
+    return cast(content.Spread, spread)
 
 
 def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
@@ -793,39 +779,32 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     about = next(iter(runs[first].values())).history
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
     bounds = _bounds(runs, by_method)
-    able = _able(runs, bounds)
-    versus: dict[str, content.Versus] = {}
-    leaders: dict[str, content.Leader] = {}
-    for column in measured:  # over the seeds with which a gap is about enough people
-        defined = {
+
+    def defined(column: Statistic) -> NumbersOfRuns:
+        """By method the seeds with which a gap is about enough people."""
+        return {
             label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
             for label, seeds in by_method.items()
         }
-        more, leading = _tests([column], defined, tested=_racing(bounds), ranked=lambda _: able)
-        versus = {label: cast(content.Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
-        leaders |= leading
-    methods = [
-        {
-            "method": label,
-            "seeds": list(seeds),
-            **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
-            "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words, several),
+
+    def more(label: str) -> Content:
+        """What only these tables have of a method."""
+        seeds = [*by_method[label].values()]
+        return {
+            "groups": _treated_groups(seeds, about.classes, {} if numbers else about.group_words, several),
             "intervals": {
-                c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()]) for c in measured
+                c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds]) for c in measured
             },
             "failed": _failed(runs[label]),
             "bound": bounds[label],
-            "versus": versus.get(label),
         }
-        for label, seeds in by_method.items()
-    ]
-    parity = {
-        **_head(runs, by_method, leaders),
+
+    parity: Content = {
+        **_table(runs, measured, by_method, more, ranked=_able(runs, bounds), defined=defined),
         "notes": [] if numbers else list(notes.parity_notes(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
         "counted": about.counted,
-        "methods": cast(list[content.Gaps], methods),
     }
     return cast(content.Parity, parity)
 
@@ -1104,12 +1083,6 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     return performance.last_rounds(
         np.array([[row.get(group) for group in run.history.groups] for row in records], float), last
     )
-
-
-def _head(runs: Runs, by_method: Mapping[str, Iterable[int]], leaders: dict[str, content.Leader]) -> content.Table:
-    """What tables of some runs share: the seeds are those of ``by_method``."""
-    seeds = sorted(set().union(*by_method.values()))
-    return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders}
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:
