@@ -318,8 +318,7 @@ def _missed(comparison: content.Document, label: str) -> str:
         row = content.row_of(parity["methods"], label)
         if row is None or parity["positive"] is None or measure_of(comparison) != ACCURACY:
             return ""
-        rates = {group: content.rate_of(rates, "tpr")["mean"] for group, rates in row["groups"].items()}
-        missed = {group: 100 - rate for group, rate in rates.items() if rate is not None}
+        missed = {group: 100 - rate for group, rate in content.rates_by_group(row, "tpr").items()}
         if len(missed) > 1:
             most, fewest = max(missed, key=missed.__getitem__), min(missed, key=missed.__getitem__)
             least = f"{missed[fewest]:.0f}{PERCENT} in {fewest}"

@@ -435,6 +435,12 @@ def rate_of(group: RatesOfGroup, key: str) -> Rate:
     return cast(Mapping[str, Rate], group)[key]
 
 
+def rates_by_group(method: Gaps, key: str) -> dict[str, float]:
+    """The mean of a rate, or an error of numbers, by group, of those that have it."""
+    rates = {group: cast(Mapping[str, Rate], of_group).get(key) for group, of_group in method["groups"].items()}
+    return {group: rate["mean"] for group, rate in rates.items() if rate and rate["mean"] is not None}
+
+
 def test_of(row: Row, key: str) -> Difference | None:
     """A row less the first method in a column; None where that is not tested."""
     return cast(Mapping[str, Difference], row.get("versus") or {}).get(key)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.metrics.measures import Measure
+from equipoise.privacy.suppression import enough
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import LEAK, OF_DATA, REPEATED, TOGETHER, Tuned
-from equipoise.report.document import Measured, Numbers, mean_of
+from equipoise.report.document import Measured, Numbers, means_of
 from equipoise.report.formatting import brief, number
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
@@ -88,7 +89,7 @@ def _each(runs: Runs) -> Iterator[tuple[str, History]]:
 
 def bound_notes(runs: Runs, methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
-    average = {m["method"]: avg for m in methods if (avg := mean_of(m, "avg")) is not None and not m["failed"]}
+    average = means_of([method for method in methods if not method["failed"]], "avg")
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
         if not run.sharing.federated:
@@ -110,11 +111,12 @@ def _bound_note(
     article = f"{'an' if upper else 'a'} {run.sharing} bound, " * ((upper or own) and not crossed)
     yield f"{label} is {article}{what}: no method of federated learning, so in no verdict and no test."
     if not upper and not own:
+        tested = " What clients reach on their own samples is in the table over clients." * bool(
+            run.meta.get("client_tests")
+        )
         yield (
             f"A group's number of {label} is no lower bound: it is the mean over the models of all clients, each tested on the group's samples "
-            "of all clients."
-            + " What clients reach on their own samples is in the table over clients."
-            * bool(run.meta.get("client_tests"))
+            f"of all clients.{tested}"
         )
     elif crossed:
         side, so = ("below" if upper else "above", f"it is no {run.sharing} bound")
@@ -131,8 +133,9 @@ def never_tested(runs: Runs) -> Iterator[str]:
         columns = run.client_table()[1].T if run.at_sites else ()
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
         sizes = np.zeros(len(columns)) if run.client_sizes is None else run.client_sizes
+        few = (sizes > 0) & ~enough(sizes, run.least_group)
         without = grouped(
-            ("few" if 0 < sizes[m] < run.least_group else "trained" if m in trained else "away", run.client_names[m])
+            ("few" if few[m] else "trained" if m in trained else "away", run.client_names[m])
             for m, column in enumerate(columns)
             if not np.isfinite(column).any()
         )
@@ -175,7 +178,7 @@ def size_notes(runs: Runs, last: int) -> Iterator[str]:
             shown = [record["round"] for record in evaluated[-last:]]
             if fewer := [t for t in shown if sizes.get(t, most) < most]:
                 missing = {most - sizes[t] for t in fewer}  # of few it would tell how many an absent site has
-                tells = min(missing) >= run.least_group
+                tells = enough(min(missing), run.least_group)
                 down, top = (f" (down to {most - max(missing)})", f" ({most})") if tells else ("", "")
                 yield (
                     f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples{down} than in others{top}."
@@ -285,11 +288,9 @@ def measured_alone(rewards: Mapping[str, Iterable[Numbers]]) -> str:
         return ""
     rounds, spreads = reached[0]["rounds"], [numbers["spread"] for numbers in reached if numbers["spread"] is not None]
     between = f", between which it has a standard deviation of {fmean(spreads):.2f} points" if spreads else ""
-    what = (
-        f"the mean over the last {rounds} rounds of training alone{between}"
-        if rounds > 1
-        else "the accuracy after the last round of training alone"
-    )
+    what = "the accuracy after the last round of training alone"
+    if rounds > 1:
+        what = f"the mean over the last {rounds} rounds of training alone{between}"
     error, span = (fmean(numbers[key] for numbers in reached) for key in ("noise", "range"))
     return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points, and clients span {span:.2f}."
 
@@ -298,11 +299,9 @@ def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
     """Warnings about the fairness of contribution and reward."""
     if without := [label for label in runs if label not in rewards]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
-    few = sorted(
-        {summary["clients"] for seeds in rewards.values() for summary in seeds.values()} & set(range(FEW_CLIENTS))
-    )
-    if few:
-        yield f"A correlation over {plural(few[0], 'client')} is unreliable (over two it is 100 or −100): measure fairness over {FEW_CLIENTS} clients or more."
+    n = min((summary["clients"] for seeds in rewards.values() for summary in seeds.values()), default=FEW_CLIENTS)
+    if n < FEW_CLIENTS:
+        yield f"A correlation over {plural(n, 'client')} is unreliable (over two it is 100 or −100): measure fairness over {FEW_CLIENTS} clients or more."
     each = {label: [*seeds.values()] for label, seeds in rewards.items()}
     if equal := equal_rewards(each):
         hint = f" Add finetune, as in {equal[0]}+finetune, to compare the clients after local training."
@@ -318,11 +317,8 @@ def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
         for label, run in _each(runs)
         if run.seed in rewards.get(label, ())
     )
-    yield from (
-        f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {what}."
-        for used, what in _CONTRIBUTIONS.items()
-        if used in by
-    )
+    for used in [used for used in _CONTRIBUTIONS if used in by]:
+        yield f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {_CONTRIBUTIONS[used]}."
     yield from _contributions_differ(rewards)
 
 

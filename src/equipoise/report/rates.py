@@ -13,7 +13,7 @@ import numpy as np
 from equipoise.metrics.definitions import two_stated
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
-from equipoise.privacy.suppression import text_of
+from equipoise.privacy.suppression import enough, text_of
 from equipoise.report import document as content, drawing
 from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, test_of, without_bounds
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
@@ -77,15 +77,13 @@ def explained(fairness: content.Parity, measure: Measure = ACCURACY) -> list[str
     if measure != ACCURACY:
         what = "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group."
         return [size, what, *_few(fairness, shown)]
-    text = [
-        *([first] if (first := missed(fairness)) else []),
-        size,
-        f"True-positive rate: of the test samples of class {fairness['positive']}, how many are recognised; the rest is missed. False-positive rate: of the "
-        f"others, how many are taken for it. Selection rate: of all, how many are taken for it."
-        if fairness["positive"] is not None
-        else "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised.",
-    ]
-    return [*text, *_few(fairness, shown)]
+    text = "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised."
+    if fairness["positive"] is not None:
+        text = (
+            f"True-positive rate: of the test samples of class {fairness['positive']}, how many are recognised; the rest is missed. "
+            "False-positive rate: of the others, how many are taken for it. Selection rate: of all, how many are taken for it."
+        )
+    return [*filter(None, [missed(fairness)]), size, text, *_few(fairness, shown)]
 
 
 def _few(fairness: content.Parity, titles: Mapping[str, str]) -> Iterator[str]:
@@ -218,10 +216,10 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
                 estimated = mean_of(row, key) is not None
                 people = _people(size.get(rate, n), n, parity["least"]) if estimated else 0
                 sizes.append((people, rate, group, size.get(rate, 0) is None))
-        large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
-        smallest, rate, group, rest = min(sizes if len({each[2] for each in large}) < 2 else large)
+        large = [size for size in sizes if enough(size[0], parity["least"])]  # others are in no gap
+        smallest, rate, group, rest = min(sizes if len({size[2] for size in large}) < 2 else large)
         if smallest < ESTIMABLE:
-            shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
+            shown = "at most " * rest + str(smallest) if enough(smallest, parity["least"]) else f"< {parity['least']}"
             few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
     return few
 

@@ -209,11 +209,9 @@ def parity_caption(comparison: content.OfMeasure, treated: content.Treated) -> s
 
 def rates_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
     """What the rates by group are, in a sentence."""
-    people = (
-        f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
-        if treated.attribute
-        else "of each group"
-    )
+    people = "of each group"
+    if treated.attribute:
+        people = f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
     heading, what = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
     return f"{heading}{_on(treated.parity)}: {what}, {_rounds(comparison)}."
 
@@ -268,11 +266,7 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
 def _calibration(parity: content.Parity) -> Iterator[str]:
     """How far the probabilities of each group are from what is true, of the first method."""
     method = parity["methods"][0]
-    biases = {
-        group: mean
-        for group, rates in method["groups"].items()
-        if "bias" in rates and (mean := content.rate_of(rates, "bias")["mean"]) is not None
-    }
+    biases = content.rates_by_group(method, "bias")
     ends = [end(biases, key=biases.__getitem__) for end in (min, max)] if len(biases) > FEW else [*biases]
     listed = [f"{number(biases[group], 1, sign=True)} in {group}" for group in ends]
     if listed:
@@ -289,11 +283,9 @@ def _inside(parity: content.Parity, measure: Measure) -> Iterator[str]:
     for method in methods[:1]:
         parts = []
         for key, inside in method["largest"].items():
-            size = (
-                f"{number(inside['gap']['mean'], digits)} in {' or '.join([*inside['worst']][:3])}"
-                if inside["worst"]
-                else "not estimable"
-            )
+            size = "not estimable"
+            if inside["worst"]:
+                size = f"{number(inside['gap']['mean'], digits)} in {' or '.join([*inside['worst']][:3])}"
             has = "has" if inside["few"][1] == 1 else "have"
             left = f", {span(*inside['few'])} of {inside['sites']} sites {has} too few people" * bool(inside["few"][1])
             parts.append(f"{titles[key]} {size}{left}")
@@ -352,11 +344,8 @@ def verdict(comparison: content.Document) -> str:
 def evidence(comparison: content.Document) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
     learned = who_learned(comparison)
-    lines = [
-        *_shown_and_left(comparison)[1],
-        *(" ".join(gaps) for gaps in _people(comparison)[1:]),
-        *_reasons(comparison),
-    ]
+    people = [" ".join(gaps) for gaps in _people(comparison)[1:]]
+    lines = [*_shown_and_left(comparison)[1], *people, *_reasons(comparison)]
     digits = measure_of(comparison).digits
     lines += _intervals_of_one(learned[0], digits) if len(learned) == 1 else _differences(comparison)
     return [*lines, *_brackets(comparison, several=len(learned) > 1)]
@@ -429,8 +418,7 @@ def nothing_shown(comparison: content.Document) -> str:
 
 def _over_clients(spread: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
-    methods = {method["method"]: content.mean_of(method, "worst10") for method in spread["methods"]}
-    defined = {label: value for label, value in methods.items() if value is not None}
+    defined = content.means_of(spread["methods"], "worst10")
     if len(defined) > 3:
         best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
         defined = {label: defined[label] for label in dict.fromkeys((next(iter(defined)), best))}
@@ -635,15 +623,13 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
     if len(comparison["seeds"]) == 1:
         how = " Two methods are distinguishable if the interval corrected for {} differences, which is wider, excludes zero."
         yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{how.format(family) * (family > 1)}"
-    else:
-        corrected = (
-            f" by Holm, corrected for the {family} differences of a column, which the interval is not (each method to the first and to the "
-            "leading one; not those that are the same in every seed)" * (family > 1)
-        )
-        asked = several and any(not test["apart"] for test in tests)
-        seeds = ", and how many seeds would be needed to distinguish them" * asked
-        p = f", p{corrected}" * several
-        yield f"In brackets: {which} 95{PERCENT} interval over the seeds{p}{seeds}."
+        return
+    holm = ""
+    if family > 1:
+        holm = f" by Holm, corrected for the {family} differences of a column, which the interval is not"
+        holm += " (each method to the first and to the leading one; not those that are the same in every seed)"
+    seeds = ", and how many seeds would be needed to distinguish them" * any(not test["apart"] for test in tests)
+    yield f"In brackets: {which} 95{PERCENT} interval over the seeds{f', p{holm}{seeds}' * several}."
 
 
 def _all(leader: content.Leader, labels: Iterable[str], digits: int = 2) -> str:
@@ -657,7 +643,7 @@ def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[s
         leader = other["leaders"].get("worst")
         if len(other["methods"][0]["groups"]) > 1 and leader and leader["best"] and leader["best"] != kindest:
             measure = measure_of(other)
-            worst = next(method["worst_groups"] for method in other["methods"] if method["method"] == leader["best"])
+            worst = row["worst_groups"] if (row := content.row_of(other["methods"], leader["best"])) else ()
             yield f"{measure.noun} ({notes.listed([*worst])})", leader, measure
 
 
@@ -680,19 +666,16 @@ def _rewards(comparison: content.Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
-    methods = {
-        m["method"]: m for m in together["methods"] if not m["alone"] and content.mean_of(m, "fairness") is not None
-    }
-    if not methods:
+    rows = [method for method in together["methods"] if not method["alone"]]
+    fairness, best = content.means_of(rows, "fairness"), content.means_of(rows, "max")
+    if not fairness:
         return
 
     def of(label: str) -> str:
-        method = methods[label]
-        fairness, best = (content.mean_of(method, key) for key in ("fairness", "max"))
-        return f"{fairness:.2f} of 100, with {best:.2f}{PERCENT} for the best client"
+        return f"{fairness[label]:.2f} of 100, with {best[label]:.2f}{PERCENT} for the best client"
 
     if (leader := _fairness(comparison)) is None:
-        values = "; ".join(f"{label} {of(label)}" for label in [*methods][:3])
+        values = "; ".join(f"{label} {of(label)}" for label in [*fairness][:3])
         yield f"Fairness of contribution and reward: {values}."
     elif leader["best"]:
         yield f"What clients get follows what they contribute best with {leader['best']}: fairness {of(leader['best'])}."
@@ -745,9 +728,8 @@ def _few_seeds(comparison: Comparison) -> Iterator[str]:
     n, measure, document = len(comparison["seeds"]), comparison.measure, comparison.document
     changed = notes.listed(seeds_change(comparison.histories))
     gaps = any(_has_intervals(method) for each in content.treated(document) for method in each.parity["methods"])
-    measured = gaps or any(
-        map(_has_intervals, (*document["methods"], *(document["spread"] or {"methods": []})["methods"]))
-    )
+    rows = [*document["methods"], *(document["spread"] or {"methods": []})["methods"]]
+    measured = gaps or any(map(_has_intervals, rows))
     if n == 1 and measured:
         yield f"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: {changed}."
     elif n == 1:
@@ -761,25 +743,19 @@ def _few_seeds(comparison: Comparison) -> Iterator[str]:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (
             f"{n} seeds: Student's t has {plural(n - 1, 'degree')} of freedom, and half of the 95 % interval is {wide} standard deviations, so "
-            "only large differences are significant. "
-            "A p-value above 0.05 does not mean that methods are equal."
+            "only large differences are significant. A p-value above 0.05 does not mean that methods are equal."
         )
 
 
 def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Iterator[str]:
     """The method that is even because it is poor on all groups."""
-    learned = {
-        method["method"]: (spread, average)
-        for method in methods
-        if not method["failed"] and not method["bound"]
-        if (spread := content.mean_of(method, "std")) is not None
-        if (average := content.mean_of(method, "avg")) is not None
-    }
+    rows = [method for method in methods if not method["failed"] and not method["bound"]]
+    spreads, averages = content.means_of(rows, "std"), content.means_of(rows, "avg")
+    learned = {label: averages[label] for label in spreads if label in averages}
     if len(learned) > 1:
-        even = min(learned, key=lambda label: learned[label][0])
-        averages = [average for _, average in learned.values()]
-        best, worst, own = measure.best(averages).value, measure.worst(averages).value, learned[even][1]
-        if measure.ahead(best, own) > measure.point(best) and own == worst:
+        even = min(learned, key=spreads.__getitem__)
+        best, worst = measure.best([*learned.values()]).value, measure.worst([*learned.values()]).value
+        if measure.ahead(best, learned[even]) > measure.point(best) and learned[even] == worst:
             yield f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has a low STD."
 
 
