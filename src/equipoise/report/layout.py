@@ -13,9 +13,9 @@ from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.definitions import INDICES, OWN, Statistic, spread, two_stated
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
-from equipoise.metrics.performance import last_rounds
+from equipoise.metrics.performance import last_rounds, or_none
 from equipoise.privacy.suppression import enough
-from equipoise.records.history import ATTENDANCE, History
+from equipoise.records.history import ATTENDANCE
 from equipoise.report import document as content, rates, sentences
 from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
 from equipoise.report.document import columns_of, gaps_of, interval_of, measure_of, tables
@@ -234,11 +234,11 @@ def over_groups(compared: Comparison) -> list[Sheet]:
     if max(len(history.groups) for history in compared.histories) < 2:
         return []
     measure = compared.measure
-    values = {
-        label: [last_rounds(run.groups[measure.name][1], compared.last) for run in seeds.values()]
-        for label, seeds in compared.runs.items()
-    }
-    methods = [_indices(label, seeds, values[label]) for label, seeds in compared.runs.items()]
+    methods = []
+    for label, seeds in compared.runs.items():
+        values = (last_rounds(run.groups[measure.name][1], compared.last) for run in seeds.values())
+        indices = [spread(of_seed, measure) for of_seed in values if of_seed.size]
+        methods.append(_indices(label, seeds, [{key: or_none(x) for key, x in row.items()} for row in indices]))
     # The STD over groups has ddof 1 and is in the table of the measure.
     _, distance, evenness = blocks_over_clients(measure)
     columns = [*(column for column in distance if column.key != "std"), *evenness]
@@ -258,7 +258,9 @@ def _units(measure: Measure) -> str:
 def over_clients(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
     methods = [
-        _indices(label, seeds, [run.shown.over_clients(compared.last) for run in seeds.values()], personal=True)
+        _indices(
+            label, seeds, [clients for run in seeds.values() if (clients := run.summary["clients"])], personal=True
+        )
         for label, seeds in compared.runs.items()
         if any(run.clients[1].size for run in seeds.values())
     ]
@@ -416,18 +418,20 @@ def communication(compared: Comparison) -> Sheet | None:
         return None
     first = next(iter(runs))
 
-    def sent(run: History) -> list[int]:
-        """Bytes of every round, all clients and both ways."""
-        return [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")]
-
-    totals = {label: float(np.mean([sum(sent(run)) for run in seeds])) for label, seeds in runs.items()}
+    # bytes of every round, all clients and both ways
+    sent = {
+        label: [
+            [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")] for run in seeds
+        ]
+        for label, seeds in runs.items()
+    }
+    totals = {label: float(np.mean([*map(sum, rounds)])) for label, rounds in sent.items()}
     rows = []
     for label, seeds in runs.items():
         down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
-        per_round = float(np.mean([sum(sent(run)) / len(sent(run)) for run in seeds]))
+        per_round = float(np.mean([sum(rounds) / len(rounds) for rounds in sent[label]]))
         times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
-        cells = [Cell(size(x)) for x in (down, up, per_round, totals[label])]
-        rows.append((label, (*cells, Cell(times))))
+        rows.append((label, tuple(map(Cell, (*map(size, (down, up, per_round, totals[label])), times)))))
     full = full_model(runs[first][0].records)
     whole = f" The whole model takes {size(full.value)}." if full.defined else ""
     text = (
@@ -569,14 +573,12 @@ def _group(method: content.Row, group: str, digits: int) -> Cell:
     values = content.number_of(cast(content.Row, method["groups"]), group)
     if values["mean"] is None:
         untested = cast(Sequence[content.Untested], method.get("untested", ()))
-        last = np.array(
-            [content.last_of(test) for test in untested if test["group"] == group], dtype=np.float64
-        )  # None is NaN
+        last = np.array([content.last_of(test) for test in untested if test["group"] == group], float)  # None is NaN
         return Cell(f"({number(float(last.mean()), digits)})" if len(last) and np.isfinite(last).all() else UNDEFINED)
     return Cell(number(values["mean"], digits), _half(values, interval_of(method, group), digits))
 
 
-def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
+def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int) -> str:
     """Half of the 95 % interval: over seeds, with one seed over the test samples; nothing where neither is known."""
     half = values["ci95"] if values["ci95"] is not None else (ends[1] - ends[0]) / 2 if ends else None
     return "" if half is None else number(half, digits)
@@ -585,12 +587,11 @@ def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int =
 def _statistic(method: content.Row, column: Statistic, leader: content.Leader | None) -> Cell:
     """The number of a column; of bounds that every client is within, that they are."""
     values, digits = content.number_of(method, column.key), column.digits
-    mean, test = number(values["mean"], digits), content.test_of(method, column.key)
+    mean = number(values["mean"], digits)
     half = "" if mean == UNDEFINED else _half(values, content.ends_of(method, column.key), digits)
     if column.key == "bcf" and method.get("satisfied"):
         mean, half = "yes", ""
-    best = leader is not None and method["method"] == leader["best"]
-    return Cell(mean, half, difference(test, digits) if test else "", best, ends_of_test(test, digits))
+    return Cell(mean, half, leader is not None and method["method"] == leader["best"])
 
 
 def _cell(values: content.OverSeeds, digits: int) -> Cell:
@@ -645,16 +646,12 @@ def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method
 
 
 def _indices(
-    label: str, seeds: Mapping[int, Run], values: Sequence[np.typing.NDArray[np.float64]], *, personal: bool = False
+    label: str, seeds: Mapping[int, Run], indices: Sequence[content.Numbers], *, personal: bool = False
 ) -> content.Row:
-    """Every index over one vector of values per seed; where clients have ``personal`` models, the failure of the global one is none of theirs."""
-    history = next(iter(seeds.values())).history
-    indices = [spread(of_seed, history.main) for of_seed in values if of_seed.size]
+    """Every index over the seeds; where clients have ``personal`` models, the failure of the global one is none of theirs."""
     failed = any(run.failure for run in seeds.values() if not (personal and run.history.meta.get("personal")))
-    return {"method": label, "failed": failed, "bound": history.sharing} | {
-        column.key: over_seeds([index[column.key].value if index[column.key].defined else None for index in indices])
-        for column in INDICES
-    }
+    row = {"method": label, "failed": failed, "bound": next(iter(seeds.values())).history.sharing}
+    return row | {column.key: over_seeds([numbers[column.key] for numbers in indices]) for column in INDICES}
 
 
 def _paired_tests(
