@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.records.meta import LEAK
-from equipoise.report import answer, figures as drawings, findings, layout, notes, page as pages, provenance, thresholds
+from equipoise.report import answer, figures as drawings, layout, notes, page as pages, provenance, thresholds
 from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
@@ -76,7 +76,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
     drawn = {
         name: Picture(
             name,
-            findings.figure(name, compared, titles[name], panels),
+            answer.title_of_figure(name, compared, titles[name], panels),
             svg(name, figure, [*compared.runs]),
             caption(name, parts),
         )
@@ -103,7 +103,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
         *_legend(compared, _terms(compared, [*measured, *of_groups, *of_clients], tests, terms)),
     ]
     sections = [
-        Section("who", _titled("Who is served badly", findings.served_worst(compared)), _plates(drawn, WHO), served),
+        Section("who", _titled("Who is served badly", answer.served_worst(compared)), _plates(drawn, WHO), served),
         Section("costs", "What it costs: rounds, bytes and seconds", parts=_sheets(costs)),
         Section("training", "How training went", _plates(drawn, TRAINING), [_left_out(compared)]),
         Section("statistics", "Statistics: every number, test and limit", _plates(drawn, STATISTICS), numbers),
@@ -153,7 +153,7 @@ def _sheets(sheets: Iterable[layout.Sheet | None], compared: Comparison | None =
 def _sheet(sheet: layout.Sheet, compared: Comparison | None) -> Section:
     text = _below(sheet, compared.measure) if compared else sheet.explanations[0]
     grid = _statistics_first(sheet).grid if compared else sheet.grid
-    title = findings.table(sheet, compared) if compared else sheet.heading
+    title = answer.title_of_table(sheet, compared) if compared else sheet.heading
     return Section(sheet.name, title, [Table(grid, "", sheet.head, "numbers", sheet.totals), Text(text, "caption")])
 
 
