@@ -10,7 +10,7 @@ from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing
 from equipoise.report.document import Numbers
 from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
-from equipoise.report.figures_of_training import density_of
+from equipoise.report.figures_of_clients import density_of
 
 if TYPE_CHECKING:
     import pandas as pd

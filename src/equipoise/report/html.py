@@ -16,8 +16,8 @@ from equipoise.report import answer, figures as drawings, layout, notes, page as
 from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
+from equipoise.report.figures_of_clients import MEASURED, measured_in
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
-from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, texts
