@@ -7,10 +7,10 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Vector = NDArray[np.float64]
 
 Style = dict[str, Any]  # how something is drawn: keyword arguments of Matplotlib
@@ -241,10 +242,10 @@ def runs_with(compared: Comparison, has: Callable[[Run], bool], what: str) -> di
     return runs
 
 
-def places(comparison: Comparison, labels: Iterable[str]) -> list[int]:
-    """Which of all methods these are: colours, dashes and marks are the same in every figure, also in those that show only some."""
+def numbered(comparison: Comparison, by_method: Mapping[str, T]) -> Iterator[tuple[int, str, T]]:
+    """Each of some methods with its number among all: colours, dashes and marks are the same in every figure, also in those that show only some."""
     every = list(comparison.runs)
-    return [every.index(label.removesuffix(FAILED)) for label in labels]
+    return ((every.index(label.removesuffix(FAILED)), label, value) for label, value in by_method.items())
 
 
 def svg(name: str, figure: Figure, methods: Sequence[str] = ()) -> str:

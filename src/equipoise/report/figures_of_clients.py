@@ -50,7 +50,7 @@ def spread(compared: Comparison) -> Figure:
     numbers = {len(curve) for seeds in curves.values() for curve in seeds}
     n = max(numbers)
     shares = np.linspace(0, 1, n)
-    for i, (label, seeds) in zip(drawing.places(compared, runs), curves.items(), strict=True):
+    for i, label, seeds in drawing.numbered(compared, curves):
         at = range(1, n + 1) if len(numbers) == 1 else 100 * shares
         ranked = np.mean([np.quantile(curve, shares)[::way] for curve in seeds] if len(numbers) > 1 else seeds, axis=0)
         axes.plot(at, ranked, markersize=3.2 if n <= 50 else 2, markeredgewidth=0.6, **drawing.mark(label, i))
@@ -93,9 +93,8 @@ def contributions(compared: Comparison) -> Figure:
     both = np.concatenate([np.r_[run.contribution, run.reward] for run, *_ in runs.values()])
     low, high = (reduce(100 * both) for reduce in (np.nanmin, np.nanmax))
     panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
-    whose = (
-        "clients in the order of what they reach alone" if n > 20 else "client, in the order of what it reaches alone"
-    )
+    order = "in the order of what they reach alone" if n > 20 else "in the order of what it reaches alone"
+    whose = f"clients {order}" if n > 20 else f"client, {order}"
     drawing.labels(figure, whose, "accuracy (%)")
     drawing.legend(figure, panels[0], ["alone", "owned"])
     return figure
@@ -109,13 +108,12 @@ def plane(compared: Comparison) -> Figure:
     runs = drawing.runs_with(compared, has_contribution, "what clients reach alone")
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    for i, (label, seeds) in zip(drawing.places(compared, runs), runs.items(), strict=True):
+    for i, label, seeds in drawing.numbered(compared, runs):
         numbers = [run.summary["collaboration"] for run in seeds]
         fairness, best = (np.array([row[key] for row in numbers], dtype=np.float64) for key in ("fairness", "max"))
         if not np.isfinite(fairness).all():
-            axes.axhline(
-                best.mean(), color=drawing.color(i), linestyle=(0, (4, 2)), linewidth=1.1, label=drawing.plain(label)
-            )
+            look: drawing.Style = {"color": drawing.color(i), "label": drawing.plain(label)}
+            axes.axhline(best.mean(), linestyle=(0, (4, 2)), linewidth=1.1, **look)
             continue
         drawing.point(axes, fairness, best, label, i)
     axes.margins(0.08)

@@ -41,7 +41,7 @@ def bars(compared: Comparison) -> Figure:
     figure, (axes,) = drawing.panels(1, height=room * len(groups) if horizontal else 1.9)
     width = 0.8 / len(runs)
     ends = _whiskers(compared, groups)
-    for k, (i, (label, seeds)) in enumerate(zip(drawing.places(compared, runs), runs.items(), strict=True)):
+    for k, (i, label, seeds) in enumerate(drawing.numbered(compared, runs)):
         values = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
         table = np.array(values, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
@@ -85,7 +85,7 @@ def tradeoff(compared: Comparison) -> Figure:
     runs = drawing.runs_with(compared, has_several_groups, f"{measure.noun} on several groups")
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    for i, (label, seeds) in zip(drawing.places(compared, runs), runs.items(), strict=True):
+    for i, label, seeds in drawing.numbered(compared, runs):
         avg, std = (np.array([run.summary[key] for run in seeds], dtype=np.float64) for key in ("avg", "std"))
         drawing.point(axes, std, avg, label, i)
     axes.margins(0.08)
@@ -112,7 +112,7 @@ def differences(compared: Comparison) -> Figure:
     figure, panels = drawing.panels(len(keys), height=0.36 + max(0.15, drawing.height(names)) * len(names))
     for axes, key in zip(panels, keys, strict=True):
         axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        for row, (i, tests) in enumerate(zip(drawing.places(compared, differing), differing.values(), strict=True)):
+        for row, (i, _, tests) in enumerate(drawing.numbered(compared, differing)):
             if key in tests:
                 difference, half = tests[key]
                 how: drawing.Style = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
@@ -150,7 +150,7 @@ def convergence(compared: Comparison) -> Figure:
     figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
     tables = {label: [run.group_table(2) for run in seeds] for label, seeds in runs.items()}
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
-        for i, (label, of_seeds) in zip(drawing.places(compared, tables), tables.items(), strict=True):
+        for i, label, of_seeds in drawing.numbered(compared, tables):
             curves = [
                 dict(zip(rounds, measure.scale * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds
             ]
@@ -184,18 +184,18 @@ def losses(compared: Comparison) -> Figure:
         curves["loss in training"] = training
     figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
     for axes, (what, by_method) in zip(panels, curves.items(), strict=True):
-        _losses(axes, by_method, drawing.places(compared, by_method))
+        _losses(axes, [*drawing.numbered(compared, by_method)])
         drawing.labels(axes, "round", what)
         drawing.whole_numbers(axes)
     drawing.legend(figure, panels[0], list(runs))
     return figure
 
 
-def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, float]]]], places: Sequence[int]) -> None:
+def _losses(axes: Axes, methods: Sequence[tuple[int, str, Sequence[Sequence[Mapping[int, float]]]]]) -> None:
     """By method and seed: the curve of the line, and if they are known those of the lower and the upper end of its band."""
-    end = loss_limit([curves[0] for seeds in methods.values() for curves in seeds])
+    end = loss_limit([curves[0] for _, _, seeds in methods for curves in seeds])
     shown = []
-    for i, (label, seeds) in zip(places, methods.items(), strict=True):
+    for i, label, seeds in methods:
         if not seeds:
             continue
         rounds = sorted(set.intersection(*(set(curves[0]) for curves in seeds)))

@@ -395,12 +395,11 @@ def _notes(
     runs: Runs, methods: Sequence[content.Measured], measure: Measure, last: int, averaged: int
 ) -> Iterator[str]:
     """What makes runs hard to compare, or numbers unknown."""
-    histories, rounds = _histories(runs), {}
-    for label, seeds in runs.items():
-        rounds[label] = [len(run.groups[measure.name][0]) for run in seeds.values()]
+    rounds = {label: [len(run.groups[measure.name][0]) for run in seeds.values()] for label, seeds in runs.items()}
     if measure.main:
+        histories = _histories(runs)
         shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
-        yield from notes.tuning_notes([run for seeds in histories.values() for run in seeds.values()])
+        yield from notes.tuning_notes([run.history for run in _every(runs)])
         yield from notes.run_notes(histories)
         yield from notes.bound_notes(histories, methods, measure.sized(*content.means(methods)))
         yield from notes.size_notes(shown, last)
@@ -423,11 +422,9 @@ def _histories(runs: Runs) -> dict[str, dict[int, History]]:
 
 def _recorded(runs: Runs, numbers: Callable[[Run], Numbers | None]) -> dict[str, dict[int, Numbers]]:
     """Numbers of the runs that have them, by label and seed; without methods that have none."""
-    every = {
-        label: {seed: recorded for seed, run in seeds.items() if (recorded := numbers(run))}
-        for label, seeds in runs.items()
-    }
-    return {label: seeds for label, seeds in every.items() if seeds}
+    every = {label: {seed: numbers(run) for seed, run in seeds.items()} for label, seeds in runs.items()}
+    recorded = {label: {seed: n for seed, n in seeds.items() if n} for label, seeds in every.items()}
+    return {label: seeds for label, seeds in recorded.items() if seeds}
 
 
 def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
@@ -484,11 +481,9 @@ def _undefined(run: Run, measure: Measure, last: int) -> list[str]:
 
 def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
     """Test samples of every group that is not too small, or the lowest and highest number in several runs."""
-    by_group: dict[str, int | list[int]] = {}
-    for group in dict.fromkeys(group for history in histories for group in history.groups):
-        if sizes := {n for history in histories if (n := history.shown_sizes.get(group)) is not None}:
-            by_group[group] = min(sizes) if len(sizes) == 1 else [min(sizes), max(sizes)]
-    return by_group
+    groups = {group for history in histories for group in history.groups}
+    sizes = by_name(history.shown_sizes for history in histories)
+    return {group: n[0] if len({*n}) == 1 else [min(n), max(n)] for group, n in sizes.items() if group in groups}
 
 
 def _draws(runs: Runs) -> dict[str, Draws]:
@@ -686,10 +681,8 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         return None
     draws = _draws_of_clients(of_methods, last)
     bounds = _bounds(runs, by_method)
-    failed = {
-        label: _failed(runs[label]) and not any(run.history.meta.get("personal") for run in runs[label].values())
-        for label in by_method
-    }
+    personal = {label for label in by_method if any(run.history.meta.get("personal") for run in runs[label].values())}
+    failed = {label: _failed(runs[label]) and label not in personal for label in by_method}
 
     def more(label: str) -> Content:
         """What only this table has of a method."""
@@ -856,8 +849,7 @@ def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: Content = {}
     for name, each in by_name(seeds).items():
-        shown = [values["main"] for values in each if values["main"] is not None]
-        by_value[name] = {**over_seeds(shown or [None]), "n": [values["n"] for values in each]}
+        by_value[name] = {**over_seeds(_numbers(each, "main")), "n": [values["n"] for values in each]}
     return {
         "groups": by_value,
         "gap": over_seeds([performance.gap_between(values["main"] for values in client.values()) for client in seeds]),
