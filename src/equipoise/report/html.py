@@ -10,10 +10,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.records.meta import LEAK
 from equipoise.report import answer, figures as drawings, layout, notes, page as pages, provenance, thresholds
-from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
+from equipoise.report.columns import anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
 from equipoise.report.figures_of_clients import MEASURED, measured_in
@@ -237,7 +238,7 @@ def _left_out(compared: Comparison) -> Section:
     return Section("left-out", title, [Text(text), Table(grid, "", "Client", "settings")])
 
 
-def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Term]]) -> Iterator[Section]:
+def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Statistic]]) -> Iterator[Section]:
     """What the columns mean, with formulas."""
     from markupsafe import Markup, escape
 
@@ -295,8 +296,8 @@ def _footer(compared: Comparison) -> str:
 
 
 def _terms(
-    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Term]
-) -> list[tuple[str, str, Term]]:
+    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Statistic]
+) -> list[tuple[str, str, Statistic]]:
     """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
     titles |= {title for table in tests for title in table.grid.titles}

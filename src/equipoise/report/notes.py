@@ -187,14 +187,12 @@ def size_notes(runs: Runs, last: int) -> Iterator[str]:
 
 def attacks(runs: Runs) -> Iterator[str]:
     """Who attacks in the runs of which methods, and what is measured then."""
-    hostile = ((label, run, attack) for label, run in _each(runs) if (attack := run.meta.get("hostile")))
-    texts = grouped(
-        (
-            f"with seed {run.seed} these clients attack ({attack['attack']}): {some([run.client_names[m] for m in attack['clients']])}",
-            label,
-        )
-        for label, run, attack in hostile
-    )
+    texts: dict[str, list[str]] = {}
+    for label, run in _each(runs):
+        if attack := run.meta.get("hostile"):
+            clients = some([run.client_names[m] for m in attack["clients"]])
+            text = f"with seed {run.seed} these clients attack ({attack['attack']}): {clients}"
+            texts.setdefault(text, []).append(label)
     yield from (f"In runs of {listed(labels)} {what}." for what, labels in texts.items())
     if texts:
         yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
@@ -312,11 +310,8 @@ def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
         yield "All clients reach the same accuracy alone, so their contributions do not differ."
     if nothing := [label for label, seeds in rewards.items() if alone(seeds)]:
         yield f"Clients of {listed(nothing)} receive nothing: their reward is their contribution, so fairness means nothing here."
-    by = grouped(
-        ((run.meta.get("contribution") or {}).get("used"), label)
-        for label, run in _each(runs)
-        if run.seed in rewards.get(label, ())
-    )
+    rewarding = ((label, run) for label, run in _each(runs) if run.seed in rewards.get(label, ()))
+    by = grouped(((run.meta.get("contribution") or {}).get("used"), label) for label, run in rewarding)
     for used in [used for used in _CONTRIBUTIONS if used in by]:
         yield f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {_CONTRIBUTIONS[used]}."
     yield from _contributions_differ(rewards)
@@ -401,13 +396,9 @@ def unrecorded_notes(measure: Measure, labels: Sequence[str]) -> Iterator[str]:
 
 def area_notes(histories: Sequence[History]) -> Iterator[str]:
     """The classes that an area under the ROC curve leaves out."""
-    missing = grouped(
-        (group, c)
-        for run in histories
-        for record in run.records
-        for group, result in record.get("groups", {}).items()
-        for c in result.get("missing") or ()
-    )
+    scores = (record.get("groups", {}) for run in histories for record in run.records)
+    results = (item for groups in scores for item in groups.items())
+    missing = grouped((group, c) for group, result in results for c in result.get("missing") or ())
     for group, classes in missing.items():
         which = class_names(map(str, sorted({*classes})))
         yield f"{group} has no test sample of {which}, which the AUC leaves out."
