@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from equipoise.report import drawing
+from equipoise.report import document as content, drawing
 from equipoise.report.document import interval_of
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, Vector
 from equipoise.report.formatting import FAILED
@@ -128,15 +128,12 @@ def differences(compared: Comparison) -> Figure:
 
 def paired_differences(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]:
     """Paired differences to the first method and halves of their 95 % intervals, by method and statistic, of the methods that have such."""
-    every = {
-        method["method"] + FAILED * bool(method["failed"]): {
-            key: (test["difference"], test["ci95"])
-            for key in TESTED
-            if method["versus"] and (test := method["versus"][key])["ci95"] is not None
-        }
-        for method in comparison["methods"][1:]
-    }
-    return {label: tests for label, tests in every.items() if tests}
+    differing: dict[str, dict[str, tuple[float, float]]] = {}
+    for method in comparison["methods"][1:]:
+        tests = {key: content.test_of(method, key) for key in TESTED}
+        if shown := {key: (x["difference"], x["ci95"]) for key, x in tests.items() if x and x["ci95"] is not None}:
+            differing[method["method"] + FAILED * bool(method["failed"])] = shown
+    return differing
 
 
 def convergence(compared: Comparison) -> Figure:

@@ -143,11 +143,9 @@ def _own_measure_sheets(comparison: content.Document) -> Iterator[Sheet]:
     """The measures of the user's own, a table each."""
     for k, (name, measure) in enumerate(comparison["own_measures"].items(), start=1):
         columns = _had(measure["methods"], OWN)
-        worst = (
-            f"worst: that of the worst group, {measure['better']} is better"
-            if measure["better"]
-            else "neither way is better"
-        )
+        worst = "neither way is better"
+        if measure["better"]:
+            worst = f"worst: that of the worst group, {measure['better']} is better"
         text = (
             f"{name} of the global model, in its own unit, the mean over the last rounds that have it, {comparison['averaged']} at most. AVG "
             f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
@@ -203,12 +201,10 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     which = _exported(comparison)
     model = "The exported model" if which else f"The model of {comparison['exported']}"
     heading = model if exported else "Mean over the last rounds"
-    text = (
-        f"The model of {comparison['exported']}{which}; the other tables show the mean over several rounds."
-        if exported
-        else f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
-        f"{comparison['exported']}{which}."
-    )
+    text = f"The model of {comparison['exported']}{which}; the other tables show the mean over several rounds."
+    if not exported:
+        text = f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
+        text += f"{comparison['exported']}{which}."
     texts = [*sentences.worst_named(other["methods"]), *sentences.plus_minus_of(comparison), *_marked(other["methods"])]
     text = " ".join([text, *texts])
     over, groups = _columns_of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
@@ -257,13 +253,11 @@ def _units(measure: Measure) -> str:
 
 def over_clients(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
-    methods = [
-        _indices(
-            label, seeds, [clients for run in seeds.values() if (clients := run.summary["clients"])], personal=True
-        )
-        for label, seeds in compared.runs.items()
-        if any(run.clients[1].size for run in seeds.values())
-    ]
+    methods = []
+    for label, seeds in compared.runs.items():
+        indices = [clients for run in seeds.values() if (clients := run.summary["clients"])]
+        if any(run.clients[1].size for run in seeds.values()):
+            methods.append(_indices(label, seeds, indices, personal=True))
     if not methods:
         return []
     over_all = sentences.left_out(compared) + "".join(f" {text}" for text in sentences.plus_minus_of(compared.document))
@@ -385,10 +379,10 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
     head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
     head += [f"{what} {value}" for what in shown.values() for value in values]
     what = (
-        f"{measure.words}. Gaps are of the mean absolute error, and of the mean error, predicted less true"
-        if numbers
-        else ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
+        ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
     )
+    if numbers:
+        what = f"{measure.words}. Gaps are of the mean absolute error, and of the mean error, predicted less true"
     text = f"How the people of every site are treated by {treated.attribute}{what}. –: a gap without two groups of {ESTIMABLE} people or more, "
     text += f"or a number of fewer than {treated.parity['least']}."
     heading, over = f"Inside every site by {treated.attribute}", sentences.plus_minus_of(comparison)
@@ -420,9 +414,7 @@ def communication(compared: Comparison) -> Sheet | None:
 
     # bytes of every round, all clients and both ways
     sent = {
-        label: [
-            [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")] for run in seeds
-        ]
+        label: [[sum(r["bytes"]["down"] + r["bytes"]["up"]) for r in run.records if r.get("bytes")] for run in seeds]
         for label, seeds in runs.items()
     }
     totals = {label: float(np.mean([*map(sum, rounds)])) for label, rounds in sent.items()}
@@ -629,14 +621,12 @@ def _compared(sheet: Sheet, table: content.Table, columns: Sequence[Statistic]) 
         tests = [(c, test) for c in columns if (test := content.test_of(method, c.key))]
         if texts := [f"{c.title} {text}" for c, test in tests if (text := difference(test, c.digits))]:
             lines.append(f"{_named(method)}: {'; '.join(texts)}.")
-    tested = (
-        f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
-        + " (by Holm: corrected for the number of differences, which the interval is not)"
-        * any(map(corrected, content.tests_of(methods, columns)))
-        if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
-        else f", with the 95{PERCENT} interval over the test samples of this one seed"
-    )
-    about = f"Differences are to {methods[0]['method']}{tested}."
+    tested = f"with the 95{PERCENT} interval over the test samples of this one seed"
+    if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"]))):
+        holm = " (by Holm: corrected for the number of differences, which the interval is not)"
+        tested = f"paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
+        tested += holm * any(map(corrected, content.tests_of(methods, columns)))
+    about = f"Differences are to {methods[0]['method']}, {tested}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
     return replace(sheet, test=[about] if lines else [], differences=lines, narrow_titles=narrow)
 
@@ -666,11 +656,9 @@ def _paired_tests(
         if any(cell.ends for cell in cells):
             rows.append((str(method["method"]), cells))
     caption = f"{heading}: differences to {first}{', paired by seed' * paired}."
-    explanation = (
-        f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."
-        if paired
-        else f"With the 95{PERCENT} interval over the test samples of one seed."
-    )
+    explanation = f"With the 95{PERCENT} interval over the test samples of one seed."
+    if paired:
+        explanation = f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."
     grid = Grid(tuple(column.title for column in columns), tuple(rows))
     return Sheet(f"tests-{name}", heading, caption, grid, [explanation], corrected=by_holm)
 

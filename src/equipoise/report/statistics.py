@@ -172,17 +172,12 @@ class Comparison(Mapping[str, Any]):
         """
         import pandas as pd
 
-        rows = {
-            method["method"]: {
-                (title, key): values[key]
-                for title, values in [
-                    *((c.title, content.number_of(method, c.key)) for c in content.columns_of(self.document)),
-                    *method["groups"].items(),
-                ]
-                for key in ("mean", "std", "ci95")
-            }
-            for method in self["methods"]
-        }
+        rows = {}
+        for method in self["methods"]:
+            numbers = {c.title: content.number_of(method, c.key) for c in content.columns_of(self.document)}
+            numbers |= method["groups"]
+            keys = [(title, key) for title in numbers for key in ("mean", "std", "ci95")]
+            rows[method["method"]] = {(title, key): numbers[title][key] for title, key in keys}
         return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("method")
 
     @property
@@ -303,14 +298,10 @@ def _shown(history: History, last: int) -> History:
 def _run(history: History, last: int, measures: Sequence[Measure]) -> Run:
     shown = _shown(history, last)
     groups = {measure.name: shown.group_table(measure.name) for measure in measures}
-    return Run(
-        history,
-        shown,
-        groups,
-        shown.client_table() if history.spreads else ([], np.empty((0, 0))),
-        {name: summary_of(shown, last, name) for name in groups},
-        _tested(shown, performance.last_rounds(groups[history.main.name][1], last), last),
-    )
+    clients = shown.client_table() if history.spreads else ([], np.empty((0, 0)))
+    summaries = {name: summary_of(shown, last, name) for name in groups}
+    tested = _tested(shown, performance.last_rounds(groups[history.main.name][1], last), last)
+    return Run(history, shown, groups, clients, summaries, tested)
 
 
 def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ...] | None:
@@ -783,11 +774,10 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     def more(label: str) -> Content:
         """What only these tables have of a method."""
         seeds = [*by_method[label].values()]
+        intervals = [gaps.get("intervals", {}) for gaps in seeds]
         return {
             "groups": _treated_groups(seeds, about.classes, {} if numbers else about.group_words, several),
-            "intervals": {
-                c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds]) for c in measured
-            },
+            "intervals": {c.key: _mean_ends([ends.get(c.key) for ends in intervals]) for c in measured},
             "failed": _failed(runs[label]),
             "bound": bounds[label],
         }
@@ -877,12 +867,9 @@ def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     ]
     larger: Counter[str] = Counter()
     for each in seeds:
-        overall = cast(Numbers, each["treated"] or {}).get(key)
-        larger.update(
-            name
-            for name, site in each["sites"].items()
-            if overall is not None and (ends := site["intervals"][key]) and ends[0] > overall
-        )
+        if (overall := cast(Numbers, each["treated"] or {}).get(key)) is not None:
+            intervals = {name: site["intervals"][key] for name, site in each["sites"].items()}
+            larger.update(name for name, ends in intervals.items() if ends and ends[0] > overall)
     few = [len(each["sites"]) - len(of_seed) for each, of_seed in zip(seeds, gaps, strict=True)]
     return {
         "gap": over_seeds([max(of_seed.values()) for of_seed in gaps if of_seed] or [None]),
@@ -1020,15 +1007,13 @@ def _validation(runs: Runs) -> Content | None:
         summaries = [summary for run in validated if (summary := run.exported.summary(1))["validation"]]
         if summaries:
             validations = [summary["validation"] for summary in summaries]
+            keys = ("round", validated[0].main.name, "worst", "loss")
             methods.append(
                 {
                     "method": label,
                     "failed": any(history.exported.failure(1) for history in validated),
                     "bound": validated[0].sharing,
-                    **{
-                        key: over_seeds([result[key] for result in validations])
-                        for key in ("round", validated[0].main.name, "worst", "loss")
-                    },
+                    **{key: over_seeds([result[key] for result in validations]) for key in keys},
                     "test": over_seeds([summary["avg"] for summary in summaries]),
                     "test_worst": over_seeds([summary["worst"] for summary in summaries]),
                     "worst_groups": _worst_groups(validation["worst_group"] for validation in validations),
@@ -1055,14 +1040,11 @@ def _row_of_own_measure(label: str, seeds: Mapping[int, Run], name: str, better:
     """A method's numbers of a measure of the user's own."""
     each = [_on_groups(run, name, last) for run in seeds.values()]
     worst_at = partial(performance.extreme_at, choose=np.argmin if better == "higher" else np.argmax)
+    groups = [run.history.groups for run in seeds.values()]
     return {
         "method": label,
         "failed": _failed(seeds),
-        "worst_groups": _worst_groups(
-            _worst_of(run.history.groups, row, worst_at)
-            for run, row in zip(seeds.values(), each, strict=True)
-            if better
-        ),
+        "worst_groups": _worst_groups(map(_worst_of, groups, each, repeat(worst_at)) if better else ()),
         **{c.key: over_seeds([c.compute(row, better).value for row in each]) for c in OWN if c.shown(better)},
     }
 
