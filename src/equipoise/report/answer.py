@@ -182,9 +182,8 @@ def _effect(row: content.Row, key: str, better: str, ends: tuple[float, float], 
     low, high = content.ends_of(row, key) or (None, None)
     if mean is not None and half is not None:
         low, high = max(mean - half, ends[0]), min(mean + half, ends[1])
-    shown = None
-    if test and test["apart"] and test["difference"] and not row.get("failed"):
-        shown = (test["difference"] > 0) == (better == "higher")
+    change = None if row.get("failed") else content.change_of(row, key)
+    shown = (change > 0) == (better == "higher") if change else None
     name = f"{method}{FAILED * bool(row.get('failed'))}"
     return Effect(name, places[method], mean, low, high, test, shown)
 

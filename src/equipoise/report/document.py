@@ -446,6 +446,12 @@ def test_of(row: Row, key: str) -> Difference | None:
     return cast(Mapping[str, Difference], row.get("versus") or {}).get(key)
 
 
+def change_of(row: Row, key: str) -> float | None:
+    """The difference of a row to the first method in a column, if a test shows one."""
+    test = test_of(row, key)
+    return test["difference"] if test and test["apart"] else None
+
+
 def tests_of(rows: Iterable[Row], tested: Iterable[Statistic]) -> list[Difference]:
     """The differences of rows to the first method that are tested in some columns."""
     return [test for row in rows for column in tested if (test := test_of(row, column.key))]

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from equipoise.report import (
-    drawing,
-    figures_of_clients as of_clients,
-    figures_of_groups as of_groups,
-    rates,
-)
+from equipoise.report import drawing, figures_of_clients as of_clients, figures_of_groups as of_groups, rates
 from equipoise.report.holdings import Holdings, example_images, who_has_what
 from equipoise.report.layout import attended
 from equipoise.report.statistics import Comparison, Run

@@ -187,11 +187,10 @@ def sentence(holdings: Holdings, classes: bool = True, least: int = 1) -> str:
     sizes = size_range(clients, least)
     text = f"{plural(len(clients), 'client')}{f' with {sizes} samples each' * bool(sizes)}"
     counts = [client["counts"] for client in clients if client["counts"]]
-    held = (
-        f", of {span(*(f(sum(n > 0 for n in row) for row in counts) for f in (min, max)))} of {len(counts[0])} classes"
-        if counts
-        else ""
-    )
+    held = ""
+    if counts:
+        numbers = [sum(n > 0 for n in row) for row in counts]
+        held = f", of {span(min(numbers), max(numbers))} of {len(counts[0])} classes"
     away = sum(client["counts"] is None for client in clients)
     return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * (classes and away > 0)
 
@@ -201,12 +200,8 @@ def marks(holdings: Holdings, least: int = 1) -> str:
     blocks = [block for block in (holdings["clients"], holdings["tests"]) if block]
     n_classes = max(len(row["counts"] or ()) for block in blocks for row in block)
     circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
-    small = any(
-        n > 0 and not enough(n, least)
-        for block in blocks
-        for holder in block
-        for n in (holder["size"], *(holder["counts"] or ()))
-    )
+    numbers = [n for block in blocks for holder in block for n in (holder["size"], *(holder["counts"] or ()))]
+    small = any(n > 0 and not enough(n, least) for n in numbers)
     return (
         " Circles: the area is the number of samples." * (True in circles)
         + " Cells: the stronger the colour, the more samples." * (False in circles)

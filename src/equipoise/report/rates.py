@@ -15,7 +15,7 @@ from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.privacy.suppression import enough, text_of
 from equipoise.report import document as content, drawing
-from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, test_of, without_bounds
+from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, without_bounds
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
 from equipoise.system.grouping import grouped
@@ -200,34 +200,33 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     """The gaps that fewer than `ESTIMABLE` people are behind in some group, by key: the smallest group, in words."""
     about = f"of class {parity['positive']}"
     words = {"tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
-    few: dict[str, str] = {}
-    several = parity["counted"] == "people"
+    groups, few = parity["methods"][0]["groups"].items(), dict[str, str]()
     for column in gaps_of(parity, measure):
-        sizes: list[tuple[int, str, str, bool]] = []
-        for group, rates in parity["methods"][0]["groups"].items():
-            row = cast(content.Row, rates)
-            n, positive, share = rates["n"], rates.get("of_class"), mean_of(row, "selection_rate")
-            size = {"tpr": positive, "fpr": None, "ppv": None}
-            if n is not None and not several:  # who may have rows of both classes
-                size["fpr"] = None if positive is None else n - positive
-                size["ppv"] = None if share is None else round(n * share / 100)
-            for rate in column.rates or (measure.name,):  # of a gap between no rates it is all people
-                key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
-                estimated = mean_of(row, key) is not None
-                people = _people(size.get(rate, n), n, parity["least"]) if estimated else 0
-                sizes.append((people, rate, group, size.get(rate, 0) is None))
+        sizes = [
+            (*_people(rates, rate, parity), rate, group)
+            for group, rates in groups
+            for rate in column.rates or (measure.name,)  # of a gap between no rates it is all people
+        ]
         large = [size for size in sizes if enough(size[0], parity["least"])]  # others are in no gap
-        smallest, rate, group, rest = min(sizes if len({size[2] for size in large}) < 2 else large)
+        several = len({group for *_, group in large}) > 1
+        smallest, rest, rate, group = min(large if several else sizes, key=lambda size: (size[0], *size[2:]))
         if smallest < ESTIMABLE:
             shown = "at most " * rest + str(smallest) if enough(smallest, parity["least"]) else f"< {parity['least']}"
             few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
     return few
 
 
-def _people(about: int | None, n: int | None, least: int) -> int:
-    """How many people a rate is about that is shown, at most; enough if their number would tell that of a smaller group."""
-    most = n if about is None else about
-    return max(ESTIMABLE, least) if most is None else most
+def _people(rates: content.RatesOfGroup, rate: str, parity: content.Parity) -> tuple[int, bool]:
+    """How many people of a group a rate that is shown is about, and whether that is at most; enough if their number would tell that of a smaller group."""
+    row, n, positive = cast(content.Row, rates), rates["n"], rates.get("of_class")
+    size, share = {"tpr": positive, "fpr": None, "ppv": None}, mean_of(row, "selection_rate")
+    if n is not None and parity["counted"] != "people":  # who may have rows of both classes
+        size["fpr"] = None if positive is None else n - positive
+        size["ppv"] = None if share is None else round(n * share / 100)
+    key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
+    most = n if size.get(rate, n) is None else size.get(rate, n)
+    people = max(ESTIMABLE, parity["least"]) if most is None else most
+    return people if mean_of(row, key) is not None else 0, size.get(rate, 0) is None
 
 
 def two_gaps(treated: content.Treated, measure: Measure) -> dict[str, str]:
@@ -276,11 +275,8 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
 
 def _change(method: content.Row, both: Mapping[str, str]) -> str:
     """What a method does to two gaps, as far as the tests against the first method show it."""
-    shown: dict[str, bool] = {}
-    for key, title in both.items():
-        test = test_of(method, key)
-        if test and test["difference"] is not None and test["apart"]:
-            shown[title] = test["difference"] < 0
+    changed = {title: content.change_of(method, key) for key, title in both.items()}
+    shown = {title: change < 0 for title, change in changed.items() if change is not None}
     if not shown:
         return "no change is shown"
     if len(shown) == len(both) and len({*shown.values()}) == 1:

@@ -482,13 +482,11 @@ def _draws(runs: Runs) -> dict[str, Draws]:
     and all were tested on the same groups.
     """
     only = {label: next(iter(seeds.values())) for label, seeds in runs.items() if len(seeds) == 1}
-    alike = {(run.history.groups, run.history.seed) for run in only.values()}
-    if len(only) < len(runs) or len(alike) != 1 or any(run.tested is None for run in only.values()):
+    tested = {label: run.tested for label, run in only.items() if run.tested is not None}
+    alike = {(run.history.groups, run.history.seed, *[x.n for x in run.tested or ()]) for run in only.values()}
+    if len(tested) < len(runs) or len(alike) != 1:
         return {}
-    sizes = {tuple(outcome.n for outcome in run.tested or ()) for run in only.values()}
-    if len(sizes) != 1:
-        return {}
-    return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
+    return dict(zip(tested, resampled([*tested.values()]), strict=True))
 
 
 def _intervals(draws: Draws) -> Content:
