@@ -503,9 +503,5 @@ def means(methods: Iterable[Measured]) -> list[float]:
 def columns_of(comparison: OfMeasure) -> list[Statistic]:
     """The statistics over groups that the table of a measure shows, from left to right."""
     methods, measure = comparison["methods"], measure_of(comparison)
-    return [
-        column
-        for column in columns.over_groups(measure)
-        if column.shown(measure, len(methods[0]["groups"]))
-        and not (column.optional and all(mean_of(method, column.key) is None for method in methods))
-    ]
+    placed = [column for column in columns.over_groups(measure) if column.shown(measure, len(methods[0]["groups"]))]
+    return [c for c in placed if not (c.optional and all(mean_of(method, c.key) is None for method in methods))]

@@ -93,8 +93,9 @@ def contributions(compared: Comparison) -> Figure:
     both = np.concatenate([np.r_[run.contribution, run.reward] for run, *_ in runs.values()])
     low, high = (reduce(100 * both) for reduce in (np.nanmin, np.nanmax))
     panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
-    order = "in the order of what they reach alone" if n > 20 else "in the order of what it reaches alone"
-    whose = f"clients {order}" if n > 20 else f"client, {order}"
+    whose = "client, in the order of what it reaches alone"
+    if n > 20:
+        whose = "clients in the order of what they reach alone"
     drawing.labels(figure, whose, "accuracy (%)")
     drawing.legend(figure, panels[0], ["alone", "owned"])
     return figure

@@ -130,9 +130,11 @@ def paired_differences(comparison: Comparison) -> dict[str, dict[str, tuple[floa
     """Paired differences to the first method and halves of their 95 % intervals, by method and statistic, of the methods that have such."""
     differing: dict[str, dict[str, tuple[float, float]]] = {}
     for method in comparison["methods"][1:]:
-        tests = {key: content.test_of(method, key) for key in TESTED}
-        if shown := {key: (x["difference"], x["ci95"]) for key, x in tests.items() if x and x["ci95"] is not None}:
-            differing[method["method"] + FAILED * bool(method["failed"])] = shown
+        label = method["method"] + FAILED * bool(method["failed"])
+        for key in TESTED:
+            test = content.test_of(method, key)
+            if test and (mean := test["difference"]) is not None and (half := test["ci95"]) is not None:
+                differing.setdefault(label, {})[key] = mean, half
     return differing
 
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from textwrap import shorten
 from typing import Any, Final, cast
 
@@ -61,6 +61,7 @@ class Sheet:
     totals : how many of the last columns sum up the others.
     narrow : whether it takes all of a terminal.
     prose : whether its cells are sentences.
+    tests : the same differences with their p-values, a table with a row per method; rows are missing where nothing is tested.
     corrected : whether any p-value is one by Holm.
     head : title of the names of the rows.
     narrow_titles : in a narrow terminal, by title.
@@ -77,6 +78,7 @@ class Sheet:
     totals: int = 0
     narrow: bool = False
     prose: bool = False
+    tests: "Sheet | None" = None
     corrected: bool = False
     head: str = "Method"
     narrow_titles: Mapping[str, str] = field(default_factory=dict)
@@ -89,13 +91,8 @@ class Sheet:
 
 def sheets(comparison: content.Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
-    made = [
-        *map(_measure_sheet, tables(comparison)),
-        *_client_sheets(comparison),
-        *_rate_sheets(comparison),
-        *_own_measure_sheets(comparison),
-        *_validation_sheet(comparison),
-    ]
+    parts = (_client_sheets, _rate_sheets, _own_measure_sheets, _validation_sheet)
+    made = chain(map(_measure_sheet, tables(comparison)), *(part(comparison) for part in parts))
     stated = sentences.in_force(comparison)
     return [replace(sheet, explanations=[*sheet.explanations, *stated]) for sheet in made]
 
@@ -120,17 +117,11 @@ def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
     measure = measure_of(comparison)
     for treated in content.treated(comparison):
         parity = treated.parity
-        by_group = rates.grid(parity, measure)
-        yield Sheet(
-            treated.rates,
-            treated.rates_heading(measure),
-            sentences.rates_caption(comparison, treated),
-            by_group,
-            [*rates.explained(parity, measure), *sentences.unknown_values(treated)],
-            narrow=True,
-            head=(treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}",
-            narrow_titles=rates.narrow(by_group.titles),
-        )
+        by_group, caption = rates.grid(parity, measure), sentences.rates_caption(comparison, treated)
+        texts = [*rates.explained(parity, measure), *sentences.unknown_values(treated)]
+        head = (treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}"
+        sheet = Sheet(treated.rates, treated.rates_heading(measure), caption, by_group, texts, narrow=True, head=head)
+        yield replace(sheet, narrow_titles=rates.narrow(by_group.titles))
         columns = gaps_of(parity, measure)
         caption, legend = sentences.parity_caption(comparison, treated), sentences.parity_legend(comparison, treated)
         grid = lay_out(parity["methods"], columns, leaders=parity["leaders"])
@@ -322,11 +313,8 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
         values, several, few = [*methods[0]["groups"]], len(methods) > 1, f"< {treated.parity['least']}"
         titles = [f"n {value}" for value in values]
         titles += [f"{m['method']}, {what}" if several else what for m in methods for what in (*values, "gap")]
-        clients = zip(*(method["clients"] for method in methods), strict=True)
-        rows = [
-            (name, (*_cells_of(client, values, few, measure.digits),))
-            for name, client in zip(names, clients, strict=True)
-        ]
+        clients = zip(names, *(method["clients"] for method in methods), strict=True)
+        rows = [(name, (*_cells_of(client, values, few, measure.digits),)) for name, *client in clients]
         text = (
             f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {treated.attribute}; "
             f"gap: the largest less the smallest. n: {treated.parity['counted']}; n {few}: no number is shown."
@@ -500,22 +488,7 @@ def every_site(comparison: Comparison) -> Sheet | None:
 
 def paired_tests(comparison: content.Document) -> list[Sheet]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    measure, first = measure_of(comparison), comparison["methods"][0]["method"]
-    shown = [
-        _paired_tests(table["measure"].replace("_", "-"), table["title"], table["methods"], columns_of(table), first)
-        for table in tables(comparison)
-    ]
-    if rewards := comparison["collaboration"]:
-        shown.append(
-            _paired_tests("collaboration", "Collaborative fairness", rewards["methods"], collaboration(), first)
-        )
-    if over := comparison["spread"]:
-        shown.append(_paired_tests("spread", "Spread over the clients", over["methods"], spread_of(measure), first))
-    shown += [
-        _paired_tests(x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure), first)
-        for x in content.treated(comparison)
-    ]
-    return [sheet for sheet in shown if sheet.grid.rows]
+    return [tests for sheet in sheets(comparison) if (tests := sheet.tests) and tests.grid.rows]
 
 
 def _had(methods: Sequence[content.Row], columns: Sequence[Statistic]) -> list[Statistic]:
@@ -597,8 +570,10 @@ def _measure_sheet(table: content.OfMeasure) -> Sheet:
     grid = _with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits))
     notes = [*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]]
     caption, legend = sentences.caption(table), sentences.legend(table)
-    totals, heading = len(columns) if groups else 0, f"{table['title']} on every group"
-    return _compared(Sheet(name, heading, caption, grid, legend, notes, totals=totals), table, columns)
+    heading, totals = f"{table['title']} on every group", len(columns) if groups else 0
+    sheet = Sheet(name, heading, caption, grid, legend, notes, totals=totals)
+    tests = _paired_tests(name, table["title"], methods, columns_of(table))
+    return replace(_compared(sheet, table, columns), tests=tests)
 
 
 def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
@@ -628,7 +603,8 @@ def _compared(sheet: Sheet, table: content.Table, columns: Sequence[Statistic]) 
         tested += holm * any(map(corrected, content.tests_of(methods, columns)))
     about = f"Differences are to {methods[0]['method']}, {tested}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
-    return replace(sheet, test=[about] if lines else [], differences=lines, narrow_titles=narrow)
+    tests = _paired_tests(sheet.name, sheet.heading, methods, columns)
+    return replace(sheet, test=[about] if lines else [], differences=lines, narrow_titles=narrow, tests=tests)
 
 
 def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:
@@ -644,9 +620,7 @@ def _indices(
     return row | {column.key: over_seeds([numbers[column.key] for numbers in indices]) for column in INDICES}
 
 
-def _paired_tests(
-    name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Statistic], first: str
-) -> Sheet:
+def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Statistic]) -> Sheet:
     """Differences to the first method: of every method the mean, the 95 % interval, and of several seeds the p-values."""
     columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]
     tests = content.tests_of(methods, columns)
@@ -655,7 +629,7 @@ def _paired_tests(
         cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
         if any(cell.ends for cell in cells):
             rows.append((str(method["method"]), cells))
-    caption = f"{heading}: differences to {first}{', paired by seed' * paired}."
+    caption = f"{heading}: differences to {methods[0]['method']}{', paired by seed' * paired}."
     explanation = f"With the 95{PERCENT} interval over the test samples of one seed."
     if paired:
         explanation = f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."

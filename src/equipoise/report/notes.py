@@ -111,12 +111,10 @@ def _bound_note(
     article = f"{'an' if upper else 'a'} {run.sharing} bound, " * ((upper or own) and not crossed)
     yield f"{label} is {article}{what}: no method of federated learning, so in no verdict and no test."
     if not upper and not own:
-        tested = " What clients reach on their own samples is in the table over clients." * bool(
-            run.meta.get("client_tests")
-        )
+        where = " What clients reach on their own samples is in the table over clients."
         yield (
             f"A group's number of {label} is no lower bound: it is the mean over the models of all clients, each tested on the group's samples "
-            f"of all clients.{tested}"
+            f"of all clients.{where * bool(run.meta.get('client_tests'))}"
         )
     elif crossed:
         side, so = ("below" if upper else "above", f"it is no {run.sharing} bound")

@@ -174,7 +174,7 @@ class Comparison(Mapping[str, Any]):
 
         rows = {}
         for method in self["methods"]:
-            numbers = {c.title: content.number_of(method, c.key) for c in content.columns_of(self.document)}
+            numbers: Content = {c.title: content.number_of(method, c.key) for c in content.columns_of(self.document)}
             numbers |= method["groups"]
             keys = [(title, key) for title in numbers for key in ("mean", "std", "ci95")]
             rows[method["method"]] = {(title, key): numbers[title][key] for title, key in keys}
