@@ -171,8 +171,8 @@ def few(shown: Sequence[Panel], n: int) -> list[Panel]:
     panel = next((panel for panel in shown if panel.about == "worst"), shown[0])
     first, *others = panel.effects
     ranked = sorted(others, key=lambda effect: effect.mean or 0.0, reverse=panel.better == "higher")
-    kept = {first.method, *(effect.method for effect in ranked[: n - 1])}
-    return [panel._replace(effects=[e for e in panel.effects if e.method in kept]) for panel in shown]
+    named = {first.method, *(effect.method for effect in ranked[: n - 1])}
+    return [panel._replace(effects=[e for e in panel.effects if e.method in named]) for panel in shown]
 
 
 def _effect(row: content.Row, key: str, better: str, ends: tuple[float, float], places: Mapping[str, int]) -> Effect:
@@ -383,14 +383,14 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
         other = "reverse the order" if several else "give other numbers"
         yield f"One seed proves nothing: intervals are over its test samples, and another seed can {other}. Run at least three."
         return
-    for key, what in (("worst", "for the worst group"), ("avg", "on average")):
+    for key, whom in (("worst", "for the worst group"), ("avg", "on average")):
         leader = comparison["leaders"].get(key)
         versus = leader["versus"] if leader else {}
         tied = {label: test.get("seeds_needed") for label, test in versus.items() if not test["apart"]}
         needed = {label: seeds for label, seeds in tied.items() if seeds}
         if leader and needed:
             label = min(needed, key=needed.__getitem__)
-            yield f"{n} seeds do not tell {leader['leading']} from {label} {what}; about {needed[label]} would, if they differ as measured."
+            yield f"{n} seeds do not tell {leader['leading']} from {label} {whom}; about {needed[label]} would, if they differ as measured."
             return
     if n == 2:
         yield sentences.TWO_SEEDS

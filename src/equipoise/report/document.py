@@ -401,7 +401,7 @@ def by_attribute(comparison: Document) -> list[Treated]:
 def treated(comparison: Document) -> list[Treated]:
     """How groups of people are treated: those of the test sets, and by sensitive attribute, where the test sets do not show it already."""
     by_group = comparison["group_fairness"]
-    by_value = [each for each in by_attribute(comparison) if not (by_group and each.parity["as_groups"])]
+    by_value = [entry for entry in by_attribute(comparison) if not (by_group and entry.parity["as_groups"])]
     return [Treated(by_group), *by_value] if by_group else by_value
 
 

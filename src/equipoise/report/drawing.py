@@ -134,8 +134,8 @@ def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str
     """Triangles on an edge of the panel, where something lies beyond it."""
     out = np.asarray(where, dtype=np.bool_)
     across, along = (np.broadcast_to(np.asarray(places, dtype=np.float64), out.shape)[out] for places in (x, y))
-    how: Style = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
-    for line in axes.plot(across, along, zorder=5, **how) if out.any() else ():
+    look: Style = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
+    for line in axes.plot(across, along, zorder=5, **look) if out.any() else ():
         line.set_in_layout(False)
 
 

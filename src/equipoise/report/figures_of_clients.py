@@ -144,11 +144,11 @@ def clients(compared: Comparison) -> Figure:
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
         rounds, table = seeds[0].history.client_table()  # [R], [R, N]
         shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
-        how: drawing.Style = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
-        how["marker"] = "o" if len(rounds) == 1 else None
+        look: drawing.Style = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
+        look["marker"] = "o" if len(rounds) == 1 else None
         for m in np.argsort(alone[label], kind="stable"):
             color = colors.to_rgba(alone[label][m])
-            axes.plot(np.array(rounds)[shown], 100 * table[shown, m], color=color, **how)
+            axes.plot(np.array(rounds)[shown], 100 * table[shown, m], color=color, **look)
         drawing.title(axes, label)
         drawing.whole_numbers(axes)
     bar = figure.colorbar(colors, ax=panels, aspect=40, pad=0.02, location="top", fraction=0.05)
@@ -241,16 +241,16 @@ def presence(compared: Comparison) -> Figure:
     for axes in right:
         for i, method in enumerate(compared["methods"]):
             accuracy = np.array([method["groups"].get(name, {}).get("mean") for name in shares], dtype=np.float64)
-            how: drawing.Style = {"color": drawing.color(i), "label": drawing.plain(method["method"]), "markersize": 4}
-            axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **how)
+            look: drawing.Style = {"color": drawing.color(i), "label": drawing.plain(method["method"]), "markersize": 4}
+            axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **look)
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
         drawing.legend(figure, axes, [method["method"] for method in compared["methods"]])
     shown = (("rounds trained (%)", (0, 100)), (measure.axis(), drawing.axis_ends(measure)))
-    for axes, (what, ends) in zip((left, *right), shown, strict=False):
+    for axes, (title, ends) in zip((left, *right), shown, strict=False):
         axes.set_xlim(*ends)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_yticks(rows if few else [], names if few else [])
-        drawing.labels(axes, what)
+        drawing.labels(axes, title)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
     return figure
@@ -410,8 +410,8 @@ def measured(compared: Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Fig
 def _measured_lines(axes: Axes, rounds: NDArray[np.int64], table: Vector) -> None:
     """The numbers of a round as lines, the last, which is the method's, below the others."""
     for column, last in zip(table.T[::-1], (True, False), strict=False):
-        how: drawing.Style = {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
-        axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **how)
+        look: drawing.Style = {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
+        axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **look)
 
 
 def _measured_clients(
@@ -468,10 +468,10 @@ def consistency(compared: Comparison) -> Figure:
         early = next((t for t in sorted(by_round[0]) if t >= 9), late)
         for t in dict.fromkeys((late, early)):
             density, edges = density_of([of_run[t] for of_run in by_round if t in of_run])
-            how: drawing.Style = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
+            look: drawing.Style = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:
-                how = {"color": INK, "linewidth": 1.1}
-            axes.stairs(density, edges, label=f"round {t}", **how)
+                look = {"color": INK, "linewidth": 1.1}
+            axes.stairs(density, edges, label=f"round {t}", **look)
         axes.set_xlim(-0.06, 1.06)
         drawing.title(axes, label if len(runs) > 1 else "")
         axes.legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")

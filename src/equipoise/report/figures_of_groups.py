@@ -46,10 +46,10 @@ def bars(compared: Comparison) -> Figure:
         table = np.array(values, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
         at = np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width
-        how: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
-        how |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
-        how |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
-        draw(at, table.mean(axis=0), 0.9 * width, **how)
+        look: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
+        look |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
+        look |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
+        draw(at, table.mean(axis=0), 0.9 * width, **look)
     along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
     along.set_ticks(range(len(groups)), names)
     along.set_tick_params(length=0)
@@ -115,8 +115,8 @@ def differences(compared: Comparison) -> Figure:
         for row, (i, _, tests) in enumerate(drawing.numbered(compared, differing)):
             if key in tests:
                 difference, half = tests[key]
-                how: drawing.Style = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
-                axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **how)
+                look: drawing.Style = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
+                axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **look)
                 for end, marker in ((-span, "<"), (span, ">")):
                     drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > span], marker, i)
         low, high = axes.get_xlim()
@@ -182,9 +182,9 @@ def losses(compared: Comparison) -> Figure:
     if any(training.values()):
         curves["loss in training"] = training
     figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
-    for axes, (what, by_method) in zip(panels, curves.items(), strict=True):
+    for axes, (title, by_method) in zip(panels, curves.items(), strict=True):
         _losses(axes, [*drawing.numbered(compared, by_method)])
-        drawing.labels(axes, "round", what)
+        drawing.labels(axes, "round", title)
         drawing.whole_numbers(axes)
     drawing.legend(figure, panels[0], list(runs))
     return figure

@@ -142,7 +142,7 @@ def _own_measure_sheets(comparison: content.Document) -> Iterator[Sheet]:
             f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
         )
         explanations = [*sentences.worst_named(measure["methods"]), *sentences.plus_minus_of(comparison)]
-        notes = [f"Not defined for {where}: {why}." for where, why in [*measure["undefined"].items()][:1]]
+        notes = [f"Not defined for {where}: {reason}." for where, reason in [*measure["undefined"].items()][:1]]
         sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(measure["methods"], columns), text, *explanations)
         yield replace(sheet, notes=notes)
 
@@ -166,7 +166,7 @@ def _validation_sheet(comparison: content.Document) -> Iterator[Sheet]:
         f"worst: the clients of the worst group, or the worst 10{PERCENT} of the clients where they belong to no groups. "
         f"Beside it the {measure.noun} of the global model on the test sets."
     )
-    named = sentences.worst_named(table["methods"], what="The worst group of clients")
+    named = sentences.worst_named(table["methods"], name="The worst group of clients")
     named += sentences.worst_named(table["methods"], "test_worst_groups", "The worst test set")
     explanations = [*named, *sentences.plus_minus_of(comparison), *_marked(table["methods"])]
     yield _block("validation", "Validation", lay_out(table["methods"], columns), text, *explanations)
@@ -312,7 +312,7 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
             continue
         values, several, few = [*methods[0]["groups"]], len(methods) > 1, f"< {treated.parity['least']}"
         titles = [f"n {value}" for value in values]
-        titles += [f"{m['method']}, {what}" if several else what for m in methods for what in (*values, "gap")]
+        titles += [f"{m['method']}, {part}" if several else part for m in methods for part in (*values, "gap")]
         clients = zip(names, *(method["clients"] for method in methods), strict=True)
         rows = [(name, (*_cells_of(client, values, few, measure.digits),)) for name, *client in clients]
         text = (
@@ -365,13 +365,13 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
     rows = tuple((site, tuple(cells(site))) for site in sites)
     several = len(methods) > 1
     head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
-    head += [f"{what} {value}" for what in shown.values() for value in values]
-    what = (
+    head += [f"{title} {value}" for title in shown.values() for value in values]
+    meaning = (
         ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
     )
     if numbers:
-        what = f"{measure.words}. Gaps are of the mean absolute error, and of the mean error, predicted less true"
-    text = f"How the people of every site are treated by {treated.attribute}{what}. –: a gap without two groups of {ESTIMABLE} people or more, "
+        meaning = f"{measure.words}. Gaps are of the mean absolute error, and of the mean error, predicted less true"
+    text = f"How the people of every site are treated by {treated.attribute}{meaning}. –: a gap without two groups of {ESTIMABLE} people or more, "
     text += f"or a number of fewer than {treated.parity['least']}."
     heading, over = f"Inside every site by {treated.attribute}", sentences.plus_minus_of(comparison)
     yield Sheet(f"{treated.rates}-sites", heading, f"{heading}.", Grid((*head,), rows), [text, *over], head="Site")

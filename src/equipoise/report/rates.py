@@ -75,8 +75,8 @@ def explained(fairness: content.Parity, measure: Measure = ACCURACY) -> list[str
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
     size = f"n: {fairness['counted']}.{f' In brackets: 95{PERCENT} interval {over}.' * brackets}"
     if measure != ACCURACY:
-        what = "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group."
-        return [size, what, *_few(fairness, shown)]
+        meaning = "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group."
+        return [size, meaning, *_few(fairness, shown)]
     text = "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised."
     if fairness["positive"] is not None:
         text = (
@@ -90,8 +90,8 @@ def _few(fairness: content.Parity, titles: Mapping[str, str]) -> Iterator[str]:
     """The numbers that are about too few people, and those that are about enough with some of the seeds only."""
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
     if fairness["least"] > 1 and any(rate_of(rates, key)["mean"] is None for rates in every for key in titles):
-        what = "rate" if titles is not OF_NUMBERS else "number"
-        text = f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
+        noun = "rate" if titles is not OF_NUMBERS else "number"
+        text = f"n < {fairness['least']}: a {noun} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         yield Said(text, "few")
     sizes = [(rates, rates["n"], next(iter(titles))) for rates in every]
     sizes += [(rates, rates["of_class"], "tpr") for rates in every if "tpr" in titles]
@@ -178,7 +178,7 @@ def figure(fairness: content.Parity, every: Sequence[str] = ()) -> Figure:
         for k, method in enumerate(methods):
             i = every.index(method["method"]) if every else k
             rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
-            rates = [rate_of(each, key) if (each := method["groups"].get(group)) else None for group in groups]
+            rates = [rate_of(of_group, key) if (of_group := method["groups"].get(group)) else None for group in groups]
             numbers = [(rate["mean"], rate["low"], rate["high"]) if rate else [None] * 3 for rate in rates]
             mean, low, high = np.array(numbers, dtype=np.float64).T
             look = drawing.mark(method["method"], i) | {"fillstyle": "full", "markersize": 3.5, "elinewidth": 1.0}
@@ -251,8 +251,8 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     for key, title in both.items():
         gap = gaps[key]
         value = NOT_ESTIMABLE if gap is None else f"{number(gap, digits)} {measure.points}".rstrip()
-        why = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
-        parts.append(f"{value} in {title}{why}")
+        remark = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
+        parts.append(f"{value} in {title}{remark}")
     noise = [interval(ends, digits) for key, gap in gaps.items() if (ends := ends_of(first, key)) and gap is not None]
     chance = f"; the people of one test set alone leave {' and '.join(noise)} (95{PERCENT} interval)" * bool(noise)
     yield f"By {treated.attribute}, {first['method']}'s gaps are {listed(parts)}{chance}."
@@ -267,7 +267,7 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
 
     if several:
         alike = grouped((_change(method, both), named(method)) for method in others)
-        text = "; ".join(f"{what} with {_some(names)}" for what, names in alike.items())
+        text = "; ".join(f"{change} with {_some(names)}" for change, names in alike.items())
         yield f"Paired over seeds (Holm, p < 0.05), in brackets the gaps in {' and '.join(both.values())}: {text}."
     else:
         yield f"They are {_some([*map(named, others)])}, and one seed tests no difference."

@@ -52,11 +52,11 @@ def legend(comparison: content.OfMeasure) -> list[str]:
 
 def in_force(comparison: content.Document) -> list[str]:
     """The hyper-parameters of every method that has any, in a sentence."""
-    each = [f"{label}: {text}" for label, text in comparison.get("in_force", {}).items()]
-    return [Said(f"Hyper-parameters in force: {'; '.join(each)}.", "in-force")] * bool(each)
+    texts = [f"{label}: {text}" for label, text in comparison.get("in_force", {}).items()]
+    return [Said(f"Hyper-parameters in force: {'; '.join(texts)}.", "in-force")] * bool(texts)
 
 
-def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
+def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", name: str = "The worst group") -> list[str]:
     """Which group is the worst one, by method; empty where there is only one.
 
     Parameters
@@ -71,7 +71,7 @@ def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what:
         if worst
     )
     whose = [groups if len(named) == 1 else f"{groups} for {some(labels)}" for groups, labels in named.items()]
-    return [f"{what} is {'; '.join(whose)}."] if named else []
+    return [f"{name} is {'; '.join(whose)}."] if named else []
 
 
 def untested(comparison: content.OfMeasure) -> list[str]:
@@ -88,7 +88,7 @@ def untested(comparison: content.OfMeasure) -> list[str]:
     if not runs:
         return []
     alone = len(comparison["methods"]) == 1
-    sentences = [f"{what}{'' if alone else f' in the run of {some(labels)}'}." for what, labels in runs.items()]
+    sentences = [f"{text}{'' if alone else f' in the run of {some(labels)}'}." for text, labels in runs.items()]
     brackets = any(test["round"] is not None for method in comparison["methods"] for test in method["untested"])
     return [*sentences, *["What is in brackets is of a group's last test, and enters no AVG, STD or worst."] * brackets]
 
@@ -142,9 +142,11 @@ def left_out(comparison: Comparison) -> str:
     if not runs:
         return ""
     counts, least = ranges(runs), max(run.history.least_group for run in runs)
-    why = [f"{span(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
-    why += [f"{span(*counts['untested'])} without a test in some or all of these rounds"] * (counts["untested"][1] > 0)
-    return f" Over {number_of_clients(counts)}: without {notes.listed(why)}." if why else ""
+    parts = [f"{span(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
+    parts += [f"{span(*counts['untested'])} without a test in some or all of these rounds"] * (
+        counts["untested"][1] > 0
+    )
+    return f" Over {number_of_clients(counts)}: without {notes.listed(parts)}." if parts else ""
 
 
 def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
@@ -212,8 +214,8 @@ def rates_caption(comparison: content.OfMeasure, treated: content.Treated) -> st
     people = "of each group"
     if treated.attribute:
         people = f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
-    heading, what = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
-    return f"{heading}{_on(treated.parity)}: {what}, {_rounds(comparison)}."
+    heading, subject = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
+    return f"{heading}{_on(treated.parity)}: {subject}, {_rounds(comparison)}."
 
 
 def unknown_values(treated: content.Treated) -> list[str]:
@@ -234,11 +236,11 @@ def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> li
     measure, parity = measure_of(comparison), treated.parity
     numbers, seeds = measure != ACCURACY, ", in each seed" * (len(parity["seeds"]) > 1)
     columns = gaps_of(parity, measure)
-    what = "; ".join(f"{c.title}, {c.difference.format(seeds=seeds)}" for c in columns if c.difference)
-    values = worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else []
-    what = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {what}."
+    text = "; ".join(f"{c.title}, {c.difference.format(seeds=seeds)}" for c in columns if c.difference)
+    values = worst_named(parity["methods"], name=f"The worst value of {treated.attribute}") if treated.attribute else []
+    text = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {text}."
     return [
-        Said(what, "differences"),
+        Said(text, "differences"),
         *(column.explanation for column in columns if column.explanation),
         *(Said(text, "worst-value") for text in values),
         *(Said(text, "gaps") for text in _gaps(parity, measure)),
@@ -354,7 +356,7 @@ def evidence(comparison: content.Document) -> list[str]:
 def _people(comparison: content.Document) -> list[list[str]]:
     """What happens to the gaps between people, by attribute."""
     measure, by_attribute = measure_of(comparison), content.by_attribute(comparison)
-    every = [[*changes(each, measure)] for each in by_attribute if not each.joined]
+    every = [[*changes(treated, measure)] for treated in by_attribute if not treated.joined]
     return [gaps for gaps in every if gaps]
 
 
@@ -366,9 +368,9 @@ def who_learned(comparison: content.OfMeasure) -> list[content.Measured]:
 def _shown_and_left(comparison: content.Document) -> tuple[list[str], list[str]]:
     """The sentences of the first paragraph in their order, and those for which it has no room."""
     ranked = list(_ranked(comparison))
-    kept = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
+    first = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
     every = [text for _, text in ranked]
-    return [text for text in every if text in kept], [text for text in every if text not in kept]
+    return [text for text in every if text in first], [text for text in every if text not in first]
 
 
 def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
@@ -436,10 +438,10 @@ def failed_methods(failed: Sequence[content.Measured]) -> str:
     part = "" if runs == every else f" in {runs} of {plural(every, 'run')}"
     single = len(failed) == 1
     guessing = f"{'is' if single else 'are'} no better than guessing"
-    diverged = {why.key == DIVERGED for method in failed for why in method["failed"].values()}
-    what = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
+    diverged = {reason.key == DIVERGED for method in failed for reason in method["failed"].values()}
+    state = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
     names = _few([method["method"] for method in failed], "method")
-    return f"{names} {what}{part}, so {'its' if single else 'their'} numbers show neither fairness nor unfairness."
+    return f"{names} {state}{part}, so {'its' if single else 'their'} numbers show neither fairness nor unfairness."
 
 
 def _few(names: Sequence[str], noun: str) -> str:
@@ -460,17 +462,17 @@ def untested_groups(methods: Sequence[content.Measured]) -> str:
 
 def failures(comparison: content.OfMeasure) -> list[str]:
     """A sentence for each method that failed with some seed: its numbers are neither fair nor unfair."""
-    return [f"{why} Its numbers show neither fairness nor unfairness." for why in _reasons(comparison)]
+    return [f"{reason} Its numbers show neither fairness nor unfairness." for reason in _reasons(comparison)]
 
 
 def _reasons(comparison: content.OfMeasure) -> Iterator[str]:
     """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
-        for kind, seeds in grouped((why.key, seed) for seed, why in method["failed"].items()).items():
+        for kind, seeds in grouped((reason.key, seed) for seed, reason in method["failed"].items()).items():
             which = f"{noun('seed', len(seeds))} {notes.listed(seeds)}"
-            why = method["failed"][seeds[0]].removeprefix(f"{kind}: ")
+            reason = method["failed"][seeds[0]].removeprefix(f"{kind}: ")
             example = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
-            yield f"{method['method']}, {which}: {kind} ({example}{why})."
+            yield f"{method['method']}, {which}: {kind} ({example}{reason})."
 
 
 def _only_method(method: content.Measured, only: bool, measure: Measure) -> str:
@@ -621,8 +623,8 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
     family = max((test["family"] for test in tests), default=1)
     which = "the difference and its" if several else "the"
     if len(comparison["seeds"]) == 1:
-        how = " Two methods are distinguishable if the interval corrected for {} differences, which is wider, excludes zero."
-        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{how.format(family) * (family > 1)}"
+        rule = " Two methods are distinguishable if the interval corrected for {} differences, which is wider, excludes zero."
+        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{rule.format(family) * (family > 1)}"
         return
     holm = ""
     if family > 1:
@@ -727,7 +729,7 @@ def _few_seeds(comparison: Comparison) -> Iterator[str]:
     """What so few seeds cannot show."""
     n, measure, document = len(comparison["seeds"]), comparison.measure, comparison.document
     changed = notes.listed(seeds_change(comparison.histories))
-    gaps = any(_has_intervals(method) for each in content.treated(document) for method in each.parity["methods"])
+    gaps = any(_has_intervals(method) for part in content.treated(document) for method in part.parity["methods"])
     rows = [*document["methods"], *(document["spread"] or {"methods": []})["methods"]]
     measured = gaps or any(map(_has_intervals, rows))
     if n == 1 and measured:
@@ -769,7 +771,7 @@ def _differ(runs: Sequence[History]) -> bool:
 
 def seeds_change(histories: Sequence[History]) -> list[str]:
     """What another seed changes, as far as the runs say; the order of samples in any case."""
-    return [what for what in (drawn(histories), _first(histories), "the order of samples") if what]
+    return [part for part in (drawn(histories), _first(histories), "the order of samples") if part]
 
 
 def drawn(histories: Sequence[History]) -> str:

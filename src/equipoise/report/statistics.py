@@ -377,9 +377,9 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
 
 def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
     """The numbers of a part of summaries over the seeds, by their key; of some keys, or of all that there are."""
-    each = [summary[part] for summary in summaries]
-    keys = keys or dict.fromkeys(chain.from_iterable(each))
-    return {key: over_seeds([numbers.get(key) for numbers in each]) for key in keys}
+    parts = [summary[part] for summary in summaries]
+    keys = keys or dict.fromkeys(chain.from_iterable(parts))
+    return {key: over_seeds([numbers.get(key) for numbers in parts]) for key in keys}
 
 
 def _notes(
@@ -697,7 +697,7 @@ def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
     tested = [(n, run.history) for run in runs if (n := run.history.client_sizes) is not None]
     sizes = [n[enough(n, _least(history))] for n, history in tested]
     untold = {
-        k for n, run in tested for k, told in zip(n.tolist(), run.shown_client_sizes, strict=False) if told is None
+        k for n, run in tested for k, count in zip(n.tolist(), run.shown_client_sizes, strict=False) if count is None
     }
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     ends = [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
@@ -836,8 +836,8 @@ def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
 def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: Content = {}
-    for name, each in by_name(seeds).items():
-        by_value[name] = {**over_seeds(_numbers(each, "main")), "n": [values["n"] for values in each]}
+    for name, rows in by_name(seeds).items():
+        by_value[name] = {**over_seeds(_numbers(rows, "main")), "n": [values["n"] for values in rows]}
     return {
         "groups": by_value,
         "gap": over_seeds([performance.gap_between(values["main"] for values in client.values()) for client in seeds]),
@@ -848,9 +848,9 @@ def _site(seeds: Sequence[results.Site]) -> Content:
     """How the people of a site are treated, over the seeds."""
     by_value: dict[str, dict[str, Any]] = {}
     for value, of_seeds in by_name(site["groups"] for site in seeds).items():
-        each = cast(list[Numbers], of_seeds)
+        rows = cast(list[Numbers], of_seeds)
         by_value[value] = {
-            key: _usual(each, key) if key in COUNTED else over_seeds(_numbers(each, key)) for key in each[0]
+            key: _usual(rows, key) if key in COUNTED else over_seeds(_numbers(rows, key)) for key in rows[0]
         }
     return {
         "groups": by_value,
@@ -861,18 +861,18 @@ def _site(seeds: Sequence[results.Site]) -> Content:
 def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     """The largest gap inside a site, of those that can be estimated, and the sites in which it is larger than overall beyond chance."""
     gaps = [
-        {name: gap for name, site in each["sites"].items() if (gap := site["gaps"][key]) is not None} for each in seeds
+        {name: gap for name, site in seed["sites"].items() if (gap := site["gaps"][key]) is not None} for seed in seeds
     ]
     larger: Counter[str] = Counter()
-    for each in seeds:
-        if (overall := cast(Numbers, each["treated"] or {}).get(key)) is not None:
-            intervals = {name: site["intervals"][key] for name, site in each["sites"].items()}
+    for seed in seeds:
+        if (overall := cast(Numbers, seed["treated"] or {}).get(key)) is not None:
+            intervals = {name: site["intervals"][key] for name, site in seed["sites"].items()}
             larger.update(name for name, ends in intervals.items() if ends and ends[0] > overall)
-    few = [len(each["sites"]) - len(of_seed) for each, of_seed in zip(seeds, gaps, strict=True)]
+    few = [len(seed["sites"]) - len(of_seed) for seed, of_seed in zip(seeds, gaps, strict=True)]
     return {
         "gap": over_seeds([max(of_seed.values()) for of_seed in gaps if of_seed] or [None]),
         "worst": _worst_groups(max(of_seed, key=of_seed.__getitem__, default=None) for of_seed in gaps),
-        "sites": max(len(each["sites"]) for each in seeds),
+        "sites": max(len(seed["sites"]) for seed in seeds),
         "few": [min(few), max(few)],
         "larger": dict(larger.most_common()),
     }
@@ -895,26 +895,26 @@ def _treated_groups(
     several : whether each class is compared with all others, so that one is the worst.
     """
     by_group: dict[str, content.RatesOfGroup] = {}
-    for group, each in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
+    for group, rows in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
         numbers: Content = {
-            key: (_usual if key in COUNTED else _rate)(each, key) for key in each[0] if key not in OF_ONE_RUN
+            key: (_usual if key in COUNTED else _rate)(rows, key) for key in rows[0] if key not in OF_ONE_RUN
         }
-        if several and "worst_class" in each[0]:
-            numbers |= _worst_class(each, classes)
+        if several and "worst_class" in rows[0]:
+            numbers |= _worst_class(rows, classes)
         by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
     return by_group
 
 
-def _usual(each: Sequence[Numbers], key: str) -> int | None:
+def _usual(rows: Sequence[Numbers], key: str) -> int | None:
     """How many people of a group there are, the mean over the seeds with enough."""
-    counts = [n for rates in each if (n := _about(rates[key])) is not None]
+    counts = [n for rates in rows if (n := _about(rates[key])) is not None]
     return round(sum(counts) / len(counts)) if counts else None
 
 
-def _worst_class(each: Sequence[Numbers], classes: Sequence[str]) -> Content:
+def _worst_class(rows: Sequence[Numbers], classes: Sequence[str]) -> Content:
     """The class that is recognised worst over the seeds, one for all of these, and its recall; None where no seed has one."""
-    rated = [rates for rates in each if rates["worst_class"] is not None]
-    recalls = {c: _rate(rated, "tpr", c) for c in range(len(each[0]["tpr"]))}
+    rated = [rates for rates in rows if rates["worst_class"] is not None]
+    recalls = {c: _rate(rated, "tpr", c) for c in range(len(rows[0]["tpr"]))}
     defined = [c for c, recall in recalls.items() if rated and recall["seeds"] == len(rated)]
     worst = min(defined, key=lambda c: recalls[c]["mean"] or 0.0, default=None)
     if worst is None:
@@ -927,12 +927,12 @@ def _about(number: Any, c: int = 0) -> Any:
     return number[c] if isinstance(number, list) else number
 
 
-def _rate(each: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
+def _rate(rows: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
     """A rate or an error of a group, by its key, of the seeds that have it; one that classes have of one class."""
-    values = [value for rates in each if (value := _about(rates[key], c)) is not None]
+    values = [value for rates in rows if (value := _about(rates[key], c)) is not None]
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
-    intervals = [ends for rates in each if (ends := rates.get("intervals", {}).get(key))]
+    intervals = [ends for rates in rows if (ends := rates.get("intervals", {}).get(key))]
     ends = _mean_ends([ends_of_seed[c] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
@@ -1027,7 +1027,7 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
     measures: dict[str, Content] = {}
     for name, better in {name: measure["better"] for record in records for name, measure in record.items()}.items():
         undefined = {
-            where: why for record in records if name in record for where, why in record[name]["undefined"].items()
+            where: reason for record in records if name in record for where, reason in record[name]["undefined"].items()
         }
         methods = [_row_of_own_measure(label, seeds, name, better, last) for label, seeds in runs.items()]
         measures[name] = {"better": better, "undefined": undefined, "methods": methods}
@@ -1036,14 +1036,14 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
 
 def _row_of_own_measure(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> Content:
     """A method's numbers of a measure of the user's own."""
-    each = [_on_groups(run, name, last) for run in seeds.values()]
+    tables = [_on_groups(run, name, last) for run in seeds.values()]
     worst_at = partial(performance.extreme_at, choose=np.argmin if better == "higher" else np.argmax)
     groups = [run.history.groups for run in seeds.values()]
     return {
         "method": label,
         "failed": _failed(seeds),
-        "worst_groups": _worst_groups(map(_worst_of, groups, each, repeat(worst_at)) if better else ()),
-        **{c.key: over_seeds([c.compute(row, better).value for row in each]) for c in OWN if c.shown(better)},
+        "worst_groups": _worst_groups(map(_worst_of, groups, tables, repeat(worst_at)) if better else ()),
+        **{c.key: over_seeds([c.compute(row, better).value for row in tables]) for c in OWN if c.shown(better)},
     }
 
 
