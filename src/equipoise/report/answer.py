@@ -378,10 +378,8 @@ def warnings(comparison: content.Document) -> list[str]:
 def _seeds(comparison: content.Document) -> Iterator[str]:
     """That there are too few seeds, and how many would do."""
     n = len(comparison["seeds"])
-    several = len(comparison["methods"]) > 1
     if n == 1:
-        other = "reverse the order" if several else "give other numbers"
-        yield f"One seed proves nothing: intervals are over its test samples, and another seed can {other}. Run at least three."
+        yield sentences.one_seed(comparison["methods"])
         return
     for key, whom in (("worst", "for the worst group"), ("avg", "on average")):
         leader = comparison["leaders"].get(key)

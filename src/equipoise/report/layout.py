@@ -38,9 +38,8 @@ from equipoise.report.sites import at_sites
 from equipoise.report.statistics import COUNTED, Comparison, Run, over_seeds
 
 FEW_VALUES: Final = 3  # values of an attribute whose rates at every site are shown
-# at sites, with their titles
-RATES: Final = {"n": "n", "selection_rate": "selection rate", "of_class": "", "tpr": "true-positive rate"}
-ERRORS: Final = {"n": "n", "mae": "MAE", "error": "mean error"}
+RATES: Final = ("n", "selection_rate", "of_class", "tpr")  # at sites
+ERRORS: Final = ("n", "mae", "error")
 MANY: Final = 100  # clients: more are in the figure only
 
 
@@ -344,7 +343,8 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
         return
     numbers = measure != ACCURACY
     gaps = {column.key: column.title for column in two_stated(gaps_of(parity, measure))}
-    shown = ERRORS if numbers else {**RATES, "of_class": f"of {parity['positive']},"}
+    shown = ERRORS if numbers else RATES
+    titles = {**rates.TITLES, **rates.OF_NUMBERS, "n": "n", "of_class": f"of {parity['positive']},"}
     values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW_VALUES else []
     digits = measure.digits if measure.of_target else 1
 
@@ -355,17 +355,18 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
             yield from (_cell(inside[key], digits) if inside else Cell(UNDEFINED) for key in gaps)
         groups = methods[0]["sites"][site]["groups"] if values else {}
         for key, about in pairwise((*shown, "")):
-            for value in values:
-                numbers = groups.get(value)
-                if numbers is None or key not in COUNTED:
-                    yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
-                else:  # how many people the next is about
-                    yield rates.count(numbers[key], numbers[about], parity["least"])
+            for of_value in map(groups.get, values):
+                if of_value is None:
+                    yield Cell(UNDEFINED)
+                elif key in COUNTED:  # how many people the next is about
+                    yield rates.count(of_value[key], of_value[about], parity["least"])
+                else:
+                    yield _cell(of_value[key], digits)
 
     rows = tuple((site, tuple(cells(site))) for site in sites)
     several = len(methods) > 1
     head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
-    head += [f"{title} {value}" for title in shown.values() for value in values]
+    head += [f"{titles[key]} {value}" for key in shown for value in values]
     meaning = (
         ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
     )

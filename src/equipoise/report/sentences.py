@@ -403,8 +403,13 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
     if seeds == 2 and len(learned) > 1:
         yield 3, TWO_SEEDS
     if seeds == 1 and learned:
-        other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
-        yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
+        yield 0, one_seed(methods)
+
+
+def one_seed(methods: Sequence[content.Row]) -> str:
+    """That one seed does not show what another changes."""
+    other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
+    return f"This is one seed, and one seed proves nothing: {other}; run at least three."
 
 
 def nothing_shown(comparison: content.Document) -> str:
