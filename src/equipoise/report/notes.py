@@ -53,18 +53,15 @@ def run_notes(runs: Runs) -> Iterator[str]:
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
-    yield from attacks(runs)
-    yield from never_tested(runs)
-    yield from unmeasured(runs)
-    yield from without_model(runs)
+    for part in (attacks, never_tested, unmeasured, without_model):
+        yield from part(runs)
     together = [run for run in histories if run.sharing.federated and len(run.groups) == 1 and not run.spreads]
     if together and (n := max(len(run.client_names) for run in together)) > 1:
         yield (
             f"All {n} clients are tested together, with one model on one test set: how they differ is not known. To know it, give each test samples "
             "of its own (client_tests in Python), or groups."
         )
-    groups = {frozenset(run.groups) for run in histories}
-    if len(groups) > 1:
+    if len({frozenset(run.groups) for run in histories}) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
     yield from mixed_machines(histories)
     yield from releases(histories)

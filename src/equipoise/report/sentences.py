@@ -38,10 +38,9 @@ def legend(comparison: content.OfMeasure) -> list[str]:
     columns = columns_of(comparison)
     text = [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
     if comparison["small"]:
-        text.append(
-            f"n < {comparison['least']}{' with some seed' * (len(comparison['seeds']) > 1)}: "
-            "a number about so few is not shown, and is in no AVG, STD or worst (--least-group). " + notes.UNPROTECTED
-        )
+        seeds = " with some seed" * (len(comparison["seeds"]) > 1)
+        few = "a number about so few is not shown, and is in no AVG, STD or worst (--least-group)"
+        text.append(f"n < {comparison['least']}{seeds}: {few}. {notes.UNPROTECTED}")
         unshown = comparison["sizes"] and {*comparison["methods"][0]["groups"]} - comparison["sizes"].keys()
         text += [notes.FOLLOWS.format(comparison["least"])] * bool(unshown)
     text += [column.explanation for column in columns if column.explanation]
@@ -295,11 +294,9 @@ def _inside(parity: content.Parity, measure: Measure) -> Iterator[str]:
         yield Said(text, "inside")
     several = len(parity["seeds"]) > 1
     for key in dict.fromkeys(key for method in methods for key in method["largest"]):
-        where = [
-            f"{method['method']} in {notes.listed([_seen(site, n, several) for site, n in larger.items()])}"
-            for method in methods
-            if (larger := method["largest"][key]["larger"])
-        ]
+        larger = {method["method"]: method["largest"][key]["larger"].items() for method in methods}
+        seen = {label: [_seen(site, n, several) for site, n in sites] for label, sites in larger.items() if sites}
+        where = [f"{label} in {notes.listed(sites)}" for label, sites in seen.items()]
         if where:
             yield f"The gap of all people hides sites with a larger one in {titles[key]}, beyond chance: {'; '.join(where)}."
 

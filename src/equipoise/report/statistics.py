@@ -130,7 +130,6 @@ class Comparison(Mapping[str, Any]):
         if isinstance(histories, Comparison):
             return histories if isinstance(histories, cls) else cls(**vars(histories))
         histories = _alike(histories)
-        grouped = by_label(histories)
         last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
         main, *others = measures_of(histories[0].meta)
         recorded = set(chain.from_iterable(history.measures for history in histories))
@@ -138,7 +137,7 @@ class Comparison(Mapping[str, Any]):
         every = tuple(dict.fromkeys((main, *measures)))
         runs = {
             label: {seed: _run(history, last, every) for seed, history in seeds.items()}
-            for label, seeds in grouped.items()
+            for label, seeds in by_label(histories).items()
         }
         by_measure = {measure.name: _measured(runs, last, measure) for measure in every}
         in_force = {
@@ -340,7 +339,6 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         of_seeds = [*summaries[label].values()]
         together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
         return {
-            "bound": bounds[label],
             "groups": _by_key("groups", of_seeds, groups),
             "clients": _by_key("clients", of_seeds),
             "failed": {str(seed): run.failure for seed, run in runs[label].items() if run.failure},
@@ -351,7 +349,7 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         }
 
     statistics = [column.of(measure) for column in definitions.GROUPS]
-    table = _table(runs, statistics, summaries, more, ranked=_able(runs, bounds), draws=draws)
+    table = _table(runs, statistics, summaries, more, draws=draws)
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported(histories)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
@@ -428,11 +426,6 @@ def _failed(seeds: Mapping[int, Run]) -> bool:
     return any(run.failure for run in seeds.values())
 
 
-def _able(runs: Runs, bounds: Mapping[str, Sharing]) -> list[str]:
-    """The methods that can be the leading one: those that did not fail, and are no bounds."""
-    return [label for label, bound in bounds.items() if not bound and not _failed(runs[label])]
-
-
 def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
     """The methods that are compared with each other: those that are no bounds, or the first of nothing but bounds."""
     return [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
@@ -502,7 +495,7 @@ def _table(
     by_method: NumbersOfRuns,
     more: Callable[[str], Content],
     *,
-    ranked: Collection[str],
+    ranked: Collection[str] | None = None,
     unranked: Collection[str] = (),
     tested: Sequence[str] = (),
     defined: Callable[[Statistic], NumbersOfRuns] | None = None,
@@ -523,13 +516,16 @@ def _table(
     statistics : what to compare, a column each.
     by_method : by method and seed, these numbers, of the runs that have them.
     more : what else the row of a method has.
-    ranked, unranked : the methods that can be the leading one of a column, and those of them that cannot be of one about rewards.
-    tested : the methods that are compared; by default without bounds. All others are compared with the first.
+    ranked, unranked : the methods that can be the leading one of a column, by default those that did not fail, and those of them that cannot be of
+        one about rewards.
+    tested : the methods that are compared, if none can be a bound; by default those that are none. All others are compared with the first.
     defined : by column the numbers that it is of, if not all.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     over : what the columns are of such draws.
     """
-    first, *others = tested or _racing(_bounds(runs, by_method))
+    bounds = _bounds(runs, by_method)
+    first, *others = tested or _racing(bounds)
+    ranked = [label for label in by_method if not _failed(runs[label])] if ranked is None else ranked
     columns = [(column, defined(column) if defined else by_method) for column in statistics]
     of_first = columns[0][1]
     versus: dict[str, Content] = {
@@ -555,6 +551,7 @@ def _table(
             "seeds": list(seeds),
             **{c.key: over_seeds([numbers[c.key] for numbers in rows[label].values()]) for c, rows in columns},
             "versus": versus.get(label),
+            **({} if tested else {"bound": bounds[label]}),
             **more(label),
         }
         for label, seeds in by_method.items()
@@ -669,7 +666,6 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
     if any(run.summary["collaboration"] for run in shown) or not any(map(_clients_matter, shown)):
         return None
     draws = _draws_of_clients(of_methods, last)
-    bounds = _bounds(runs, by_method)
     personal = {label for label in by_method if any(run.history.meta.get("personal") for run in runs[label].values())}
     failed = {label: _failed(runs[label]) and label not in personal for label in by_method}
 
@@ -677,9 +673,9 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         """What only this table has of a method."""
         of_one = draws.get(label)
         intervals = of_one and {key: interval(of_one, key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
-        return {"intervals": intervals, "failed": failed[label], "bound": bounds[label]}
+        return {"intervals": intervals, "failed": failed[label]}
 
-    able = [label for label in by_method if not failed[label] and not bounds[label]]
+    able = [label for label in by_method if not failed[label]]
     statistics = columns.spread_of(shown[0].history.main)
     numbers = ranges(shown)
     spread: Content = {
@@ -760,7 +756,6 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     first = next(iter(by_method))
     about = next(iter(runs[first].values())).history
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
-    bounds = _bounds(runs, by_method)
 
     def defined(column: Statistic) -> NumbersOfRuns:
         """By method the seeds with which a gap is about enough people."""
@@ -777,11 +772,10 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
             "groups": _treated_groups(seeds, about.classes, {} if numbers else about.group_words, several),
             "intervals": {c.key: _mean_ends([ends.get(c.key) for ends in intervals]) for c in measured},
             "failed": _failed(runs[label]),
-            "bound": bounds[label],
         }
 
     parity: Content = {
-        **_table(runs, measured, by_method, more, ranked=_able(runs, bounds), defined=defined),
+        **_table(runs, measured, by_method, more, defined=defined),
         "notes": [] if numbers else list(notes.parity_notes(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
