@@ -196,13 +196,12 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
         text = f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         text += f"{comparison['exported']}{which}."
     texts = [*sentences.worst_named(other["methods"]), *sentences.plus_minus_of(comparison), *_marked(other["methods"])]
-    text = " ".join([text, *texts])
     over, groups = _columns_of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
-    columns = over + parity
-    measure = measure_of(comparison)
+    columns, measure = over + parity, measure_of(comparison)
     grid = lay_out(other["methods"], columns, groups, digits=measure.digits)
-    totals = len(columns) if groups else 0
-    return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
+    sheet = _block("other-rounds", heading, grid, text, *texts)
+    caption = f"{heading}: {measure.noun}{measure.words}."
+    return replace(sheet, caption=caption, totals=len(columns) if groups else 0)
 
 
 def _columns_of_one_group(
@@ -594,8 +593,8 @@ def _compared(sheet: Sheet, table: content.Table, columns: Sequence[Statistic]) 
     """A table with its differences to the first method, and what they are."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
     for method in methods:
-        tests = [(c, test) for c in columns if (test := content.test_of(method, c.key))]
-        if texts := [f"{c.title} {text}" for c, test in tests if (text := difference(test, c.digits))]:
+        shown = ((c, content.test_of(method, c.key)) for c in columns)
+        if texts := [f"{c.title} {text}" for c, test in shown if test and (text := difference(test, c.digits))]:
             lines.append(f"{_named(method)}: {'; '.join(texts)}.")
     tested = f"with the 95{PERCENT} interval over the test samples of this one seed"
     if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"]))):

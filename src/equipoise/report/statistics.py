@@ -741,9 +741,8 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
     if len({len(numbers) for numbers in outcomes.values()}) != 1 or not all(outcomes.values()):
         return {}
-    N = len(next(iter(outcomes.values())))
-    draws = resampled([*outcomes.values()], max(1000, min(4000, 400_000 // N)))
-    return dict(zip(outcomes, draws, strict=True))
+    n_draws = max(1000, min(4000, 400_000 // len(next(iter(outcomes.values())))))
+    return dict(zip(outcomes, resampled([*outcomes.values()], n_draws), strict=True))
 
 
 def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Parity | None:
