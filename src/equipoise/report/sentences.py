@@ -734,15 +734,14 @@ def _few_seeds(comparison: Comparison) -> Iterator[str]:
     gaps = any(_has_intervals(method) for part in content.treated(document) for method in part.parity["methods"])
     rows = [*document["methods"], *(document["spread"] or {"methods": []})["methods"]]
     measured = gaps or any(map(_has_intervals, rows))
-    if n == 1 and measured:
-        yield f"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: {changed}."
-    elif n == 1:
-        yield f"One seed: no number here shows what another seed changes: {changed}."
-    if n == 1 and measure.unit != "%":
-        but = ", except of gaps between people" * gaps
-        yield f"No interval over the test samples{but}: it needs the error of each sample, and runs record sums of errors only."
-    elif n == 1:
-        return
+    if n == 1:
+        shown = "no number here shows what"
+        if measured:
+            shown = "intervals are over the test samples of these models, and do not cover what"
+        yield f"One seed: {shown} another seed changes: {changed}."
+        if measure.unit != "%":
+            but = ", except of gaps between people" * gaps
+            yield f"No interval over the test samples{but}: it needs the error of each sample, and runs record sums of errors only."
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (

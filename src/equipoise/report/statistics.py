@@ -130,6 +130,7 @@ class Comparison(Mapping[str, Any]):
         if isinstance(histories, Comparison):
             return histories if isinstance(histories, cls) else cls(**vars(histories))
         histories = _alike(histories)
+        grouped = by_label(histories)
         last = last or (1 if all(history.scenario == "own" for history in histories) else LAST)
         main, *others = measures_of(histories[0].meta)
         recorded = set(chain.from_iterable(history.measures for history in histories))
@@ -137,7 +138,7 @@ class Comparison(Mapping[str, Any]):
         every = tuple(dict.fromkeys((main, *measures)))
         runs = {
             label: {seed: _run(history, last, every) for seed, history in seeds.items()}
-            for label, seeds in by_label(histories).items()
+            for label, seeds in grouped.items()
         }
         by_measure = {measure.name: _measured(runs, last, measure) for measure in every}
         in_force = {
