@@ -189,7 +189,7 @@ def states(
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
-    from equipoise.report.figures_of_training import measured, measured_in
+    from equipoise.report.figures_of_clients import measured, measured_in
     from equipoise.report.statistics import Comparison
 
     paths = all_members(directories)

@@ -9,23 +9,15 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.records.meta import LEAK
-from equipoise.report import (
-    answer,
-    figures as drawings,
-    findings,
-    layout,
-    page as pages,
-    provenance,
-    rendering,
-    thresholds,
-)
-from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
+from equipoise.report import answer, figures as drawings, layout, page as pages, provenance, rendering, thresholds
+from equipoise.report.columns import anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
+from equipoise.report.figures_of_clients import MEASURED, measured_in
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
-from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.notes import listed
@@ -79,11 +71,18 @@ def page(compared: Comparison, choice: str = "") -> Page:
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
     parts = parts_of_captions(compared)
-    drawn = {}
-    for name, figure in drawings.draw_all(compared).items():
-        heading = findings.figure(name, compared, drawings.PLOTS[name].heading.format(**parts))
-        drawn[name] = Picture(name, heading, svg(name, figure, [*compared.runs]), caption(name, parts))
-    few = answer.few(answer.panels(document), pages.ROWS)
+    panels = answer.panels(document)
+    titles = {name: plot.heading.format(**parts) for name, plot in drawings.PLOTS.items()}
+    drawn = {
+        name: Picture(
+            name,
+            answer.title_of_figure(name, compared, titles[name], panels),
+            svg(name, figure, [*compared.runs]),
+            caption(name, parts),
+        )
+        for name, figure in drawings.draw_all(compared).items()
+    }
+    few = answer.few(panels, pages.ROWS)
     of_each = [layout.every_client(compared), *layout.people_of_clients(compared)]
     served = [*_sheets(measured[1:], compared), *_sheets(of_each), *_thresholds(compared)]
     costs = [make(compared) for make in (layout.communication, layout.time, layout.who_was_there, layout.every_site)]
@@ -98,7 +97,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
     sections = [
         Section(
             "who",
-            ": ".join(filter(None, ("Who is served badly", findings.served_worst(compared)))),
+            ": ".join(filter(None, ("Who is served badly", answer.served_worst(compared)))),
             _plates(drawn, WHO),
             served,
         ),
@@ -110,7 +109,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
     ]
     legend = answer.legend(document, few) + MANY.format(len(compared.runs)) * (len(compared.runs) > pages.ROWS)
     return Page(
-        answer.title(compared), "Equipoise report", _facts(compared), answer.headline(document), few, legend,
+        answer.title(compared), "Equipoise report", _facts(compared), answer.headline(document, panels), few, legend,
         first=[Table(answer.table(few), kind="numbers tall")] * bool(few), notices=answer.notices(document),
         links=[Link("How settings were chosen, with all draws", choice)] * bool(choice),
         sections=[section for section in sections if section.blocks or section.parts], folded=True, methods=[*compared.runs],
@@ -140,7 +139,11 @@ def _sheets(sheets: Iterable[layout.Sheet | None], compared: Comparison | None =
 def _sheet(sheet: layout.Sheet, compared: Comparison | None) -> Section:
     text, grid, title = sheet.explanations[0], sheet.grid, sheet.heading
     if compared:
-        text, grid, title = _below(sheet, compared.measure), _statistics_first(sheet), findings.table(sheet, compared)
+        text, grid, title = (
+            _below(sheet, compared.measure),
+            _statistics_first(sheet),
+            answer.title_of_table(sheet, compared),
+        )
     return Section(sheet.name, title, [Table(grid, "", sheet.head, "numbers", sheet.totals), Text(text, "caption")])
 
 
@@ -218,7 +221,7 @@ def _left_out(compared: Comparison) -> Section:
     return Section("left-out", title, [Text(text), table])
 
 
-def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Term]]) -> Iterator[Section]:
+def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Statistic]]) -> Iterator[Section]:
     """What the columns mean, with formulas."""
     from markupsafe import Markup, escape
 
@@ -267,8 +270,8 @@ def _footer(compared: Comparison) -> str:
 
 
 def _terms(
-    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Term]
-) -> list[tuple[str, str, Term]]:
+    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Statistic]
+) -> list[tuple[str, str, Statistic]]:
     """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
     titles |= {title for table in tests for title in table.grid.titles}

@@ -290,7 +290,9 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     except DataError:
         raise
     except Exception as error:  # of the user's code
-        raise DataError(f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {reason(error)}). {EXPECTED}.") from error
+        raise DataError(
+            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {reason(error)}). {EXPECTED}."
+        ) from error
     if y.shape != x.shape[:1]:
         raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
     return x, y
