@@ -13,8 +13,7 @@ import typer
 from equipoise.cli import completion
 from equipoise.cli.console import counted, note, out, print_table, progress_bar, say
 from equipoise.cli.options import Json, Runs, add, option
-from equipoise.system.files import write_atomically
-from equipoise.system.own_code import short
+from equipoise.system import files, own_code
 from equipoise.system.suggestions import require_use
 from equipoise.system.text import csv_text, formulas
 
@@ -75,7 +74,7 @@ def decomposition(
             before += config.rounds
             bar.update(task, completed=before)
             for row in rows:
-                own = row["method"] == short(str(parse(config.method)))
+                own = row["method"] == own_code.short(str(parse(config.method)))
                 name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
                 measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
     yield measured
@@ -94,7 +93,7 @@ def decomposition(
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
     _drawn({"decomposition": draw.decomposition(measured, nats)}, where)
     if len(paths) > 1:
-        _wrote(write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
+        _wrote(files.write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
 
 
 def _nats(paths: Sequence[Path]) -> str:
@@ -229,7 +228,7 @@ def _drawn(figures: dict[str, Figure], directory: Path) -> None:
 
 def _wrote_table(path: Path, frame: pd.DataFrame) -> None:
     rows = frame.astype(object).where(frame.notna(), None).to_numpy()
-    _wrote(write_atomically(path, csv_text([frame.columns, *rows])))
+    _wrote(files.write_atomically(path, csv_text([frame.columns, *rows])))
     for text in formulas(frame.to_numpy().flat):
         note(text)
 

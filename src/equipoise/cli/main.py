@@ -27,25 +27,16 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from equipoise import __version__
-from equipoise.cli.analyse import app as analyse
-from equipoise.cli.completion import catalogue
+from equipoise.cli import analyse, completion, data, flower, pack, privacy, report, reproduce, schema
 from equipoise.cli.console import err, out
-from equipoise.cli.data import app as data_sets
 from equipoise.cli.export import export, predict, threshold
-from equipoise.cli.flower import app as flower
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
 from equipoise.cli.options import CHOICE, PANEL, add
-from equipoise.cli.pack import pack, verify
-from equipoise.cli.privacy import privacy
-from equipoise.cli.report import audit, report
-from equipoise.cli.reproduce import reproduce
 from equipoise.cli.run import benchmark, compare, quickstart, resume, run, tune
-from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
 from equipoise.data.tables.options import COLUMNS
-from equipoise.system import trust
-from equipoise.system.errors import CODE, RunError
+from equipoise.system import errors, trust
 from equipoise.system.suggestions import some
 from equipoise.system.workers import isolated, loading, python
 
@@ -59,7 +50,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
-            methods = catalogue()["methods"].items()
+            methods = completion.catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
             tuning = PANEL.get(name.removeprefix("no_")) == CHOICE
             if tuning and any("--tune" in parameter.opts for parameter in self.params):
@@ -92,23 +83,23 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     benchmark: "equipoise benchmark fair-small --shard 1/2",
     resume: "equipoise resume runs/fedheal-digits-seed0",
     status: "equipoise status runs",
-    report: "equipoise report runs/quickstart/*/ --output report.html --figures",
+    report.report: "equipoise report runs/quickstart/*/ --output report.html --figures",
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
     threshold: "equipoise threshold runs/first --sensitivity 0.9",
     predict: "equipoise predict heart-model patients.csv --output predictions.csv",
-    audit: "equipoise audit predictions.csv --label y --probability p --group sex --group race",
+    report.audit: "equipoise audit predictions.csv --label y --probability p --group sex --group race",
     methods: "equipoise methods fedheal",
     scenarios: "equipoise scenarios --json",
     init: "equipoise init --data my/ --output equipoise.toml",
-    reproduce: "equipoise reproduce fedheal/table2 --embedded --seeds 1",
-    pack: "equipoise pack runs/quickstart --with-data",
-    verify: "equipoise verify quickstart.zip --run-code",
+    reproduce.reproduce: "equipoise reproduce fedheal/table2 --embedded --seeds 1",
+    pack.pack: "equipoise pack runs/quickstart --with-data",
+    pack.verify: "equipoise verify quickstart.zip --run-code",
     track: "equipoise track runs/quickstart --to mlflow",
-    privacy: "equipoise privacy --noise 20 --rounds 40",
+    privacy.privacy: "equipoise privacy --noise 20 --rounds 40",
 }
 for command, example in COMMANDS.items():
     add(app, f"`{example}`", cls=Command)(command)
-for group in (analyse, data_sets, schema, flower):
+for group in (analyse.app, data.app, schema.app, flower.app):
     app.add_typer(group)
 
 
@@ -180,7 +171,7 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
     try:
         with isolated():  # libraries start Python, too
             action()
-    except RunError as error:
+    except errors.RunError as error:
         _fail(str(error), 1, debug, error.kind)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -198,7 +189,7 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
             _fail(_full(arguments, error), 1, debug)
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
-        _fail(f"{defect}{_noted(error)}", 1, debug, CODE)
+        _fail(f"{defect}{_noted(error)}", 1, debug, errors.CODE)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

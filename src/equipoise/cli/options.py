@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_
 
 from typer import Argument, Option, Typer
 
-from equipoise.cli import completion
-from equipoise.cli.console import print_json
+from equipoise.cli import completion, console
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.system.ranges import Range, meaning, usual
 from equipoise.system.suggestions import near, require_use, unknown
@@ -296,7 +295,7 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
         documents: Any = function(**made, **values) or ()
         for document in documents:
             if json_:
-                print_json(document)
+                console.print_json(document)
                 break
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -8,14 +8,12 @@ from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from equipoise.cli import options
+from equipoise.cli import init, options
 from equipoise.cli.console import note, out, say
-from equipoise.cli.init import ABOUT, about_in
 from equipoise.cli.options import option
 from equipoise.data.tables.options import WRITTEN
+from equipoise.system import ranges, seals
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
-from equipoise.system.ranges import check_option
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import require_use, unknown
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def report(
     json_: options.Json = False,
 ) -> Iterator[object]:
     """Write one self-contained HTML report of any runs."""
-    check_option("--for", page.for_, READERS)
+    ranges.check_option("--for", page.for_, READERS)
     require_use({"--figures": page.for_ == COMMITTEE and figures}, together="--for committee")
     require_use({"--about": page.for_ != COMMITTEE and page.about}, without="--for committee")
     options.require_text(json_, details, explain)
@@ -125,11 +123,11 @@ def _numbers(document: object) -> object:
 def _words(path: Path) -> About:
     """The table [report] of a file."""
     try:
-        table = open_toml(read_regular(path, ANYWHERE).decode())
+        table = seals.open_toml(read_regular(path, ANYWHERE).decode())
     except (OSError, ValueError) as error:
         raise ValueError(f"--about {path}: it is no TOML file that can be read ({error}).") from None
-    if not (words := about_in(path, table)):
-        raise ValueError(f"--about {path}: it has no table [report] with {', '.join(ABOUT)}.")
+    if not (words := init.about_in(path, table)):
+        raise ValueError(f"--about {path}: it has no table [report] with {', '.join(init.ABOUT)}.")
     return words
 
 

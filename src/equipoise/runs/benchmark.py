@@ -19,9 +19,7 @@ from equipoise.federation.method import parse
 from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS, stored
 from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
-from equipoise.report.html import write as write_report
-from equipoise.report.notes import marked
-from equipoise.report.sentences import when
+from equipoise.report import html, notes, sentences
 from equipoise.report.statistics import Comparison
 from equipoise.runs import choosing, directory as runs, plan, unchanged
 from equipoise.runs.choosing import TUNING, Budget
@@ -29,12 +27,11 @@ from equipoise.runs.configuration import Layer, RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
-from equipoise.system import own_code, trust
+from equipoise.system import own_code, tree, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
 from equipoise.system.seals import open_toml, sealed_json
 from equipoise.system.suggestions import unknown
-from equipoise.system.tree import flatten
 
 log = logging.getLogger(__name__)
 
@@ -333,7 +330,7 @@ def _identity(conditions: Content, others: Content) -> Identity:
     """What conditions state, of those that others have, too: a folder may have fewer scenarios than its suite, or more."""
     both = {name: what for name, what in conditions.items() if name in others and name != SUBMITTED}
     data = {f"the {name}": both.pop(name) for name in [*both] if name.startswith("content of ")}
-    settings: Content = flatten(both, sep=": ")
+    settings: Content = tree.flatten(both, sep=": ")
     paths = {name: Path(x).name for name, x in settings.items() if name.endswith(": data")}  # of an earlier version
     return Identity({**settings, **paths}, data=data)
 
@@ -421,8 +418,8 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
         compared: Comparison | None = None
         if histories:
             compared = Comparison.of([run for of_method in histories.values() for run in of_method])
-            rounds, shown_rounds = int(compared["rounds"]), when(compared.document)
-            write_report(compared, report)
+            rounds, shown_rounds = int(compared["rounds"]), sentences.when(compared.document)
+            html.write(compared, report)
         results[part.name] = {
             method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
             for method, cell in of_part.items()
@@ -447,7 +444,7 @@ def _result(
     if histories is None or compared is None:
         return None
     tuned = histories[0].tuned or {}
-    label = marked(histories[0].label, tuned.get("by"))
+    label = notes.marked(histories[0].label, tuned.get("by"))
     row = next(method for method in compared["methods"] if method["method"] == label)
     versus = row["versus"]
     return _empty() | {

@@ -16,12 +16,11 @@ from equipoise.engines import ENGINES
 from equipoise.federation.method import parse
 from equipoise.federation.stopping import NONE
 from equipoise.methods import METHODS
+from equipoise.metrics import groups
 from equipoise.metrics.classification import divided
-from equipoise.metrics.groups import positive_class
 from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
-from equipoise.system import calls, own_code, places
-from equipoise.system.devices import usable_device
+from equipoise.system import calls, devices, own_code, places
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import marked, number, setting, text
 from equipoise.system.suggestions import some
@@ -178,7 +177,7 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     named = {"method": str(rules), "own_code": code, "label": chosen.get("label") or label_of(method, layers)}
     config = made(RunConfig, {**recommended, **chosen, **named})
     net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
-    usable_device(config.device)
+    devices.usable_device(config.device)
     _check_selection(config, chosen)
     if not rules.sharing.clients and config.engine == FLOWER:
         raise ValueError(
@@ -282,7 +281,7 @@ def _positive(data: scenarios.Description, chosen: Content) -> object:
     if data.n_classes == 0:
         raise ValueError(f"--positive {positive} names a class, and the labels are numbers to predict. Leave it out.")
     if data.n_classes > 1:
-        positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
+        groups.positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
     return positive
 
 

@@ -31,12 +31,10 @@ from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.choosing import FOLDER, TUNING
 from equipoise.runs.configuration import RunConfig, RunError, whole
 from equipoise.runs.plan import Cell, run as run_cells, train
-from equipoise.system import own_code, places, trust
+from equipoise.system import own_code, places, tree, trust, workers
 from equipoise.system.environment import kind, machine, source, versions
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
 from equipoise.system.seals import open_json, sealed_json, sealed_text, typed
-from equipoise.system.tree import flatten
-from equipoise.system.workers import Processes
 
 FORMAT = 1
 ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
@@ -429,7 +427,7 @@ def rerun(
     _lay_out(about["files"], [run["path"] for run in repeatable], folder, again)
     moved = whole(data) if data is not None and lacking else None
     cells = [Cell(run["path"], None, again / run["path"]) for run in repeatable]
-    with trust.agreed(), Processes(jobs) as where:
+    with trust.agreed(), workers.Processes(jobs) as where:
         outcomes = run_cells(cells, lambda cell: where.submit(train, str(cell.folder), data=moved))
         failed = {outcome.cell.key: outcome.why.replace(f"{again}/", "") for outcome in outcomes if outcome.why}
     return [
@@ -477,7 +475,7 @@ def _numbers(path: Path) -> dict[str, Any]:
     """Everything in the records of a run but times, by where it is."""
     rounds = {f"round {record['round']}:": record for record in History.from_run(path).records}
     counted = {t: {name: value for name, value in record.items() if name not in TIMES} for t, record in rounds.items()}
-    return {where: x for t, record in counted.items() for where, x in flatten(record, t, " ").items()}
+    return {where: x for t, record in counted.items() for where, x in tree.flatten(record, t, " ").items()}
 
 
 def unlike(about: Mapping[str, Any]) -> Iterator[str]:

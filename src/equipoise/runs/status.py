@@ -12,12 +12,10 @@ from typing import Any
 from equipoise.federation.checkpoint import POINTER
 from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
+from equipoise.records import history, record
 from equipoise.records.directory import CHOSEN, TRIALS
-from equipoise.records.history import LEAST
-from equipoise.records.record import Record
 from equipoise.runs.directory import finished
-from equipoise.system import own_code
-from equipoise.system.errors import RunError
+from equipoise.system import errors, own_code
 from equipoise.system.files import holder, open_regular, read_regular
 from equipoise.system.seals import open_json, open_toml, read_json
 
@@ -62,7 +60,7 @@ def run_status(directory: Path) -> RunStatus:
     """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
     try:
         return _read_status(directory)
-    except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (errors.RunError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
 
 
@@ -75,7 +73,7 @@ def _read_status(directory: Path) -> RunStatus:
         about["rounds"] = pointer["rounds"]
     last = _last(directory / METRICS)
     simulated = () if about.get("engine") == "flower" else manifest.get("client_names") or ()
-    least = int(about.get("least_group") or LEAST)
+    least = int(about.get("least_group") or history.LEAST)
     standing = Standing.of(last, int(about.get("rounds") or len(last)), least, simulated)
     process = holder(directory / LOCK)
     ended = str(last[-1].get("stopped", "")) if last else ""
@@ -195,7 +193,7 @@ def _object(path: Path, folder: Path | None = None) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _last(path: Path) -> list[Record]:
+def _last(path: Path) -> list[record.Record]:
     """The last records in ``metrics.jsonl``; a line that is being written is none."""
     try:
         with open_regular(path) as file:

@@ -22,18 +22,16 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
-from equipoise.federation import checkpoint
+from equipoise.federation import checkpoint, guard, preparation
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, require_none, write_manifest
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code, digest
-from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.method import Method
-from equipoise.federation.preparation import recorded_of
 from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop
+from equipoise.metrics import collaborative
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.collaborative import SERVER
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import ORDER, manifest
 from equipoise.records.identity import Identity
@@ -97,7 +95,7 @@ class Common:
         if self.given.get("select", "last") != "last":
             raise ValueError(f"select: {BY_LAST}. Leave it out.")
         task = task_of(self.given.get("task", "classification"))
-        recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
+        preparation.recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
         sealed = replace(self, given=self._held(budget))
         rewards = self.given.get("collaborative") and self.given.get("groups") is None
 
@@ -119,7 +117,7 @@ class Common:
             base = {name: value for name, value in base.items() if name not in OF_TESTS}
             base["collaborative"] = budget.by == COLLABORATION
             if budget.by == COLLABORATION and (held := given.get("server_validation")) is not None:
-                base["tests"] = {SERVER: held}
+                base["tests"] = {collaborative.SERVER: held}
         return base
 
     def without(self, budget: Budget) -> dict[str, Configure]:
@@ -277,7 +275,7 @@ def compare(
             if left:
                 try:
                     fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
-                except QuorumError as error:
+                except guard.QuorumError as error:
                     error.args = (f"{label}, seed {seed}: {error}",)
                     raise
             bar.update(task, advance=rounds - fed.progress.t)
