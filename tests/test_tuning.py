@@ -40,9 +40,9 @@ from equipoise.report.formatting import Grid
 from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
 from equipoise.report.page import Pictures, Table
 from equipoise.runs import choosing, directory, unchanged
+from equipoise.runs.choosing import Budget, decide, edges, random_shares, settled, space_of, tuned_method
 from equipoise.runs.configuration import Layer, RunError, configure
 from equipoise.runs.plan import Cell, Outcome, compare, train
-from equipoise.runs.choosing import Budget, decide, edges, random_shares, settled, space_of, tuned_method
 from equipoise.system.errors import CODE, SETTINGS
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from equipoise.networks import NETWORKS, build as network
     from equipoise.report.audit import Audit, audit
     from equipoise.report.comparisons import Comparison
+    from equipoise.runs.choosing import Tuning
     from equipoise.runs.sweep import compare, tune
     from equipoise.runs.tracking import Tracking, track
-    from equipoise.runs.choosing import Tuning
     from equipoise.scenarios import SCENARIOS, Images, Scenario, load as scenario
     from equipoise.scenarios.shared import SharedSchema
     from equipoise.system.ranges import choice, number
