@@ -361,14 +361,10 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
     first = usable[0]
     where = first.base / first.part.name
     candidates = first.candidates([cell.method for cell in usable])
+    place, versions = where / f"shard-{shard[0]}-of-{shard[1]}", (own_code.version(cell.method) for cell in usable)
+    trials = where / "-".join([TRIALS, *filter(None, versions)])
     try:
-        every = choosing.choose_in_processes(
-            candidates,
-            suite.budget,
-            where / f"shard-{shard[0]}-of-{shard[1]}",
-            folder=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
-            **how,
-        )
+        every = choosing.choose_in_processes(candidates, suite.budget, place, trials, **how)
     except RunError as error:
         if error.kind != choosing.TRIAL:
             raise

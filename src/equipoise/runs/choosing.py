@@ -368,12 +368,8 @@ class Tuning:
 
     def document(self) -> Content:
         """Everything in plain JSON types."""
-        return {
-            "budget": self.budget.conditions(self.rounds),
-            "rungs": [*self.budget.rungs(self.rounds)],
-            "methods": {label: self._of(label) for label in self.choices},
-            "chosen": self.digest,
-        }
+        about = {"budget": self.budget.conditions(self.rounds), "rungs": [*self.budget.rungs(self.rounds)]}
+        return {**about, "methods": {label: self._of(label) for label in self.choices}, "chosen": self.digest}
 
     def _of(self, label: str) -> Content:
         chosen = self.choices[label]

@@ -532,15 +532,11 @@ def _describe(config: RunConfig, directory: Path, fed: Federation, data: Scenari
     header = [*fed.header, f"{plural(config.threads, 'processor thread')}, {config.device}"]
     header += [Said(f"{OF_DATA}{note}", key_of(note)) for note in data.manifest.get("notes", ())]
     meta = fed.history.meta
-    manifest = {
-        **environment.environment(),
-        "data": data.manifest,
-        "contents": unchanged.contents(config, data, before),
-        **{key: meta.get(key) for key in MANIFEST if key in meta},
-        "header": header,
-        "header_keys": [*map(key_of, header)],
-        "holdings": fed.holdings | {"classes": data.manifest.get("classes")},
-    }
+    manifest = {**environment.environment(), "data": data.manifest}
+    manifest |= {"contents": unchanged.contents(config, data, before)}
+    manifest |= {key: meta.get(key) for key in MANIFEST if key in meta}
+    manifest |= {"header": header, "header_keys": [*map(key_of, header)]}
+    manifest["holdings"] = fed.holdings | {"classes": data.manifest.get("classes")}
     if config.data is None:  # there are no examples of the user's files
         manifest["holdings"] |= {"examples": examples(data.client_groups, data.clients)}
     if config.weights is not None:

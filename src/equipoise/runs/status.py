@@ -88,17 +88,11 @@ def _read_status(directory: Path) -> RunStatus:
         state, why = "failed", str(failure.get("error", ""))
     else:
         state, why = "stopped" if last else "not begun", ended
-    return RunStatus(
-        directory=directory,
-        method=own_code.short(str(about.get("label") or about.get("method") or "")),
-        seed=about.get("seed"),
-        state=state,
-        standing=standing,
-        process=process if state == "running" else None,
-        written=_ended(directory, last[-1]["round"]) if last else None,
-        why=why,
-        lr="" if lr is None else shown_rate(lr, standing.round, standing.rounds),
-    )
+    method = own_code.short(str(about.get("label") or about.get("method") or ""))
+    running = process if state == "running" else None
+    written = _ended(directory, last[-1]["round"]) if last else None
+    rate = "" if lr is None else shown_rate(lr, standing.round, standing.rounds)
+    return RunStatus(directory, method, about.get("seed"), state, standing, running, written, why, rate)
 
 
 def below(folder: Path) -> Iterator[RunStatus]:
