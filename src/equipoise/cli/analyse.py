@@ -13,8 +13,7 @@ import typer
 from equipoise.cli import completion
 from equipoise.cli.console import counted, note, out, print_table, progress_bar, say
 from equipoise.cli.options import Json, Runs, add, option
-from equipoise.system import files, own_code
-from equipoise.system.suggestions import require_use
+from equipoise.system import files, own_code, suggestions
 from equipoise.system.text import csv_text, formulas
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def decomposition(
     Each run is trained again, which gives the same local models; the measurements stay with the run.
     """
     silent = quiet or json_
-    require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
+    suggestions.require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse
     from equipoise.records.directory import all_members
@@ -126,7 +125,7 @@ def landscape(
     json_: Json = False,
 ) -> Iterator[object]:
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
-    require_use({"--output": output and json_}, together="--json, which writes no files")
+    suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import landscape as measure
@@ -167,7 +166,7 @@ def states(
 
     On each client's training data, from the global models; where runs recorded them, also over the rounds.
     """
-    require_use({"--output": output and json_}, together="--json, which writes no files")
+    suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import states as measure

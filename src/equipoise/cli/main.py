@@ -27,8 +27,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from equipoise import __version__
-from equipoise.cli import analyse, completion, data, flower, pack, privacy, report, reproduce, schema
-from equipoise.cli.console import err, out
+from equipoise.cli import analyse, completion, console, data, flower, pack, privacy, report, reproduce, schema
 from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
@@ -36,9 +35,8 @@ from equipoise.cli.options import CHOICE, PANEL, add
 from equipoise.cli.run import benchmark, compare, quickstart, resume, run, tune
 from equipoise.cli.status import status, track
 from equipoise.data.tables.options import COLUMNS
-from equipoise.system import errors, trust
+from equipoise.system import errors, trust, workers
 from equipoise.system.suggestions import some
-from equipoise.system.workers import isolated, loading, python
 
 
 class Command(TyperCommand):
@@ -116,13 +114,13 @@ def _main(
     ] = False,
 ) -> None:
     if version:
-        out.print(f"equipoise {__version__}", highlight=False)
+        console.out.print(f"equipoise {__version__}", highlight=False)
         raise typer.Exit
     if portable:  # libraries read these switches when they are loaded
         from equipoise.system import environment
 
         arguments = [a for a in sys.argv[1:] if a != "--portable"]
-        os.execve(sys.executable, python("-m", "equipoise", *arguments), environment.portable())
+        os.execve(sys.executable, workers.python("-m", "equipoise", *arguments), environment.portable())
 
 
 @cache
@@ -169,7 +167,7 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
     """Do what a command with some arguments does; an error ends it with a status and one line."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with isolated():  # libraries start Python, too
+        with workers.isolated():  # libraries start Python, too
             action()
     except errors.RunError as error:
         _fail(str(error), 1, debug, error.kind)
@@ -232,8 +230,8 @@ class Failed(SystemExit):
 
 def _fail(message: str, status: int, debug: bool, kind: str = "") -> NoReturn:
     if debug:
-        err.print_exception()
-    err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+        console.err.print_exception()
+    console.err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
     raise Failed(status, kind, message)
 
 
@@ -245,7 +243,7 @@ def work() -> None:
     A call is a line with a JSON list: what the user trusts, the function's name, its arguments, and those by name. An answer is a line
     with a JSON list: the status, the kind of an error, and its text.
     """
-    with loading():
+    with workers.loading():
         import equipoise.runs.plan  # noqa: F401 (while the process that sends the calls loads it, too)
     gc.freeze()  # what is loaded stays
 

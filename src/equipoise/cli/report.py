@@ -12,8 +12,7 @@ from equipoise.cli import init, options
 from equipoise.cli.console import note, out, say
 from equipoise.cli.options import option
 from equipoise.data.tables.options import WRITTEN
-from equipoise.system import ranges, seals
-from equipoise.system.files import ANYWHERE, read_regular, write_atomically
+from equipoise.system import files, ranges, seals
 from equipoise.system.suggestions import require_use, unknown
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def report(
             run.name: relpath(file, page.output.parent) for run in inside if (file := run / "report.html").exists()
         }
         made = html(index.page(directories[0].resolve().name, every, pages))
-        say(f"index: {write_atomically(page.output, made)}")
+        say(f"index: {files.write_atomically(page.output, made)}")
         return
     recorded = [History.from_run(run) for run in directory.all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
@@ -123,7 +122,7 @@ def _numbers(document: object) -> object:
 def _words(path: Path) -> About:
     """The table [report] of a file."""
     try:
-        table = seals.open_toml(read_regular(path, ANYWHERE).decode())
+        table = seals.open_toml(files.read_regular(path, files.ANYWHERE).decode())
     except (OSError, ValueError) as error:
         raise ValueError(f"--about {path}: it is no TOML file that can be read ({error}).") from None
     if not (words := init.about_in(path, table)):

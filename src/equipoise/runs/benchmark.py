@@ -19,18 +19,15 @@ from equipoise.federation.method import parse
 from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS, stored
 from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
-from equipoise.report import html, notes, sentences
-from equipoise.report.statistics import Comparison
+from equipoise.report import html, notes, sentences, statistics
 from equipoise.runs import choosing, directory as runs, plan, unchanged
-from equipoise.runs.choosing import TUNING, Budget
 from equipoise.runs.configuration import Layer, RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
-from equipoise.system import own_code, tree, trust
+from equipoise.system import own_code, seals, tree, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
-from equipoise.system.seals import open_toml, sealed_json
 from equipoise.system.suggestions import unknown
 
 log = logging.getLogger(__name__)
@@ -69,9 +66,9 @@ class Suite(Strict):
     scenario: list[Part] = Field(min_length=1)
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> choosing.Budget:
         """How settings are chosen."""
-        return Budget(draws=self.draws, by=self.by, validation=self.validation)
+        return choosing.Budget(draws=self.draws, by=self.by, validation=self.validation)
 
 
 def suites() -> list[str]:
@@ -94,7 +91,7 @@ def read_suite(name: str) -> Suite:
     try:
         read = read_regular(Path(name), ANYWHERE) if own else (FOLDER / f"{name}.toml").read_bytes()
         text = read.decode()
-        content = open_toml(text)
+        content = seals.open_toml(text)
         if own:
             trust.require_file(Path(name), content)
         suite = Suite(**content)
@@ -235,7 +232,7 @@ class Cell:
     def fail(self, why: str, kind: Literal["failed", "skipped"] = "failed") -> None:
         """Record why it has no results."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / FAILED, sealed_json({kind: why}))
+        write_atomically(self.folder / FAILED, seals.sealed_json({kind: why}))
         log.warning("%s on %s: %s", self.method, self.part.name, why)
 
     def candidates(self, methods: Sequence[str]) -> choosing.Candidates:
@@ -246,7 +243,7 @@ class Cell:
     @property
     def choice(self) -> Content:
         """What was chosen, as :meth:`equipoise.runs.choosing.Tuning.document` has it."""
-        return dict(stored(self.folder / TUNING)["methods"][self.method])
+        return dict(stored(self.folder / choosing.TUNING)["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
         """A run that is reported, with the chosen settings."""
@@ -323,7 +320,7 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
         raise RunError(f"{base} has results with {stated(changes)}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
     submitted = [*dict.fromkeys([*before.get(SUBMITTED, []), *methods])]
-    write_atomically(path, sealed_json({**before, **now, SUBMITTED: submitted}))
+    write_atomically(path, seals.sealed_json({**before, **now, SUBMITTED: submitted}))
 
 
 def _identity(conditions: Content, others: Content) -> Identity:
@@ -411,9 +408,9 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             if not cell.failure and cell.finished(suite.seeds)
         }
         report, rounds, shown_rounds = base / part.name / REPORT, 0, ""
-        compared: Comparison | None = None
+        compared: statistics.Comparison | None = None
         if histories:
-            compared = Comparison.of([run for of_method in histories.values() for run in of_method])
+            compared = statistics.Comparison.of([run for of_method in histories.values() for run in of_method])
             rounds, shown_rounds = int(compared["rounds"]), sentences.when(compared.document)
             html.write(compared, report)
         results[part.name] = {
@@ -428,7 +425,7 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
 
 
 def _result(
-    cell: Cell, histories: Sequence[History] | None, compared: Comparison | None, referred: bool
+    cell: Cell, histories: Sequence[History] | None, compared: statistics.Comparison | None, referred: bool
 ) -> Content | None:
     """The numbers of a cell, with the differences if they are ``referred`` to the reference; None if it was not run yet."""
     choice: Content = {}

@@ -39,9 +39,8 @@ from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.configuration import FLOWER, Layer, RunConfig, configure, layered, overrides_of, stacked
 from equipoise.runs.plan import Cell, How, Outcome, finish, fitting
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
-from equipoise.system import grouping, hashes, own_code, places, seals, suggestions, trust
+from equipoise.system import files, grouping, hashes, own_code, places, seals, suggestions, trust
 from equipoise.system.errors import CODE, SETTINGS, RunError
-from equipoise.system.files import claimed, write_atomically
 from equipoise.system.ranges import check_fields, choice, fitting as fitting_space, marked, number, setting
 from equipoise.system.search import Interval, Space, log_uniform, share
 from equipoise.system.workers import Workers
@@ -568,8 +567,8 @@ def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any], *, page: b
     directory.mkdir(parents=True, exist_ok=True)
     names = [*trust.named(tomllib.loads(text)), *filter(None, [shared.get("track")])]
     trust.enter(trust.settings_file(directory / CHOSEN, names))  # the user's own, who has just chosen
-    write_atomically(directory / CHOSEN, text)
-    write_atomically(directory / TUNING, seals.sealed_json(written.document()))
+    files.write_atomically(directory / CHOSEN, text)
+    files.write_atomically(directory / TUNING, seals.sealed_json(written.document()))
     if page:
         written.report(directory / PAGE)
     return written
@@ -780,7 +779,7 @@ def choose(
             cells.append(Cell(trial, config, _place(runs_in, trial, f"{seed}{name}"), until))
         return _by_trial([*train(cells)])
 
-    with claimed(base):
+    with files.claimed(base):
         chosen = decide(subject.spaces, subject.rates, budget, rounds, advance)
         chosen = replace(chosen, methods=methods, conditions=subject.conditions(budget, runs_in))
         return write(chosen, base, shared, page=page)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import networks, scenarios
-from equipoise.core.rates import Layers, check_rounds, rate
+from equipoise.core import rates, task
 from equipoise.core.settings import OF_SOLVER, RunSettings, Settings, made, operating
-from equipoise.core.task import task_of
 from equipoise.data.tables.columns import several
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse
@@ -183,12 +182,12 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
         raise ValueError(
             f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."
         )
-    lr = rate(config.solver.lr)
-    check_rounds(lr, config.rounds)
-    if isinstance(lr, Layers):
+    lr = rates.rate(config.solver.lr)
+    rates.check_rounds(lr, config.rounds)
+    if isinstance(lr, rates.Layers):
         lr.check([name for name, _ in net.named_parameters()])
     rules.check(config.solver)
-    rules.require(task_of(data.task))
+    rules.require(task.task_of(data.task))
     if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
         share = "server_validation" in scenarios.SCENARIOS[scenario].options
         todo = f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
@@ -239,7 +238,7 @@ def _described(scenario: str, chosen: Content) -> scenarios.Description:
         if (folder := scenarios.folder(scenario, chosen.get("data"))) is not None:
             chosen["data"] = str(folder)
         data = scenarios.describe(scenario, chosen.get("data"), **options)
-        task_of(data.task)  # or a wrong option
+        task.task_of(data.task)  # or a wrong option
     except TypeError as error:
         written = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ValueError(f"scenario {scenario} cannot be made with {written}: {error}.") from None

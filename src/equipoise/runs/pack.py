@@ -27,10 +27,9 @@ from equipoise.records.directory import ORDER, manifest, members
 from equipoise.records.identity import Identity
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
-from equipoise.runs import directory as runs, unchanged
+from equipoise.runs import directory as runs, plan, unchanged
 from equipoise.runs.choosing import FOLDER, TUNING
 from equipoise.runs.configuration import RunConfig, RunError, whole
-from equipoise.runs.plan import Cell, run as run_cells, train
 from equipoise.system import own_code, places, tree, trust, workers
 from equipoise.system.environment import kind, machine, source, versions
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
@@ -426,9 +425,9 @@ def rerun(
         raise RunError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
     _lay_out(about["files"], [run["path"] for run in repeatable], folder, again)
     moved = whole(data) if data is not None and lacking else None
-    cells = [Cell(run["path"], None, again / run["path"]) for run in repeatable]
+    cells = [plan.Cell(run["path"], None, again / run["path"]) for run in repeatable]
     with trust.agreed(), workers.Processes(jobs) as where:
-        outcomes = run_cells(cells, lambda cell: where.submit(train, str(cell.folder), data=moved))
+        outcomes = plan.run(cells, lambda cell: where.submit(plan.train, str(cell.folder), data=moved))
         failed = {outcome.cell.key: outcome.why.replace(f"{again}/", "") for outcome in outcomes if outcome.why}
     return [
         Again(run["path"], False, failed=failed[run["path"]])

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from equipoise.core.settings import simulated
-from equipoise.federation import checkpoint
-from equipoise.federation.directory import CHECKPOINT, METRICS
+from equipoise.federation import checkpoint, directory
 from equipoise.federation.history import History
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs, status
@@ -50,7 +49,7 @@ class Cell:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to train."""
-        state = self.folder / CHECKPOINT
+        state = self.folder / directory.CHECKPOINT
         paused = self.until and checkpoint.exists(state) and checkpoint.about(state)["t"] >= self.until
         return bool(runs.finished(self.folder) or paused)
 
@@ -79,7 +78,7 @@ class Outcome:
     @cached_property
     def history(self) -> History | None:
         """What it has recorded, if anything."""
-        recorded = self.trained is None and (self.cell.folder / METRICS).exists()
+        recorded = self.trained is None and (self.cell.folder / directory.METRICS).exists()
         return History.from_run(self.cell.folder) if recorded else self.trained
 
 
@@ -236,7 +235,7 @@ def fitting(configs: Sequence[RunConfig]) -> int:
 
 def _rounds(path: Path) -> int:
     try:
-        with files.open_regular(path / METRICS) as file:
+        with files.open_regular(path / directory.METRICS) as file:
             return sum(1 for _ in file)
     except FileNotFoundError:
         return 0

@@ -15,9 +15,8 @@ from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rat
 from equipoise.records import history, record
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.runs.directory import finished
-from equipoise.system import errors, own_code
+from equipoise.system import errors, own_code, seals
 from equipoise.system.files import holder, open_regular, read_regular
-from equipoise.system.seals import open_json, open_toml, read_json
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
 STATES = ("running", "complete", "stopped", "failed", "not begun", "damaged")
@@ -175,13 +174,13 @@ def _changed(path: Path) -> float:
 
 def _config(directory: Path) -> dict[str, Any]:
     path = directory / "config.toml"
-    return open_toml(read_regular(path).decode()) if path.exists() else {}
+    return seals.open_toml(read_regular(path).decode()) if path.exists() else {}
 
 
 def _object(path: Path, folder: Path | None = None) -> Mapping[str, Any]:
     """The content of a JSON file; nothing if there is none."""
     try:
-        content = open_json(read_regular(path, folder).decode())
+        content = seals.open_json(read_regular(path, folder).decode())
     except FileNotFoundError:
         return {}
     return content if isinstance(content, dict) else {}
@@ -200,7 +199,7 @@ def _last(path: Path) -> list[record.Record]:
     except FileNotFoundError:
         return []
     lines = text.split(b"\n")[1 if at else 0 : -1]
-    return [read_json(line.decode()) for line in lines[-LAST:] if line.strip()]
+    return [seals.read_json(line.decode()) for line in lines[-LAST:] if line.strip()]
 
 
 def _ended(directory: Path, t: int) -> float:
