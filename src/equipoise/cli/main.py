@@ -31,7 +31,7 @@ from equipoise.cli import analyse, completion, console, data, flower, pack, priv
 from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
-from equipoise.cli.options import CHOICE, PANEL, add
+from equipoise.cli.options import CHOICE, PANEL, add, command
 from equipoise.cli.run import benchmark, compare, quickstart, resume, run, tune
 from equipoise.cli.status import status, track
 from equipoise.data.tables.options import COLUMNS
@@ -95,8 +95,8 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     track: "equipoise track runs/quickstart --to mlflow",
     privacy.privacy: "equipoise privacy --noise 20 --rounds 40",
 }
-for command, example in COMMANDS.items():
-    add(app, f"`{example}`", cls=Command)(command)
+for function, example in COMMANDS.items():
+    add(app, f"`{example}`", cls=Command)(function)
 for group in (analyse.app, data.app, schema.app, flower.app):
     app.add_typer(group)
 
@@ -201,7 +201,7 @@ def _noted(error: BaseException) -> str:
 def _full(arguments: Sequence[str], error: BaseException) -> str:
     """What was being done when the memory was full, and what takes less."""
     doing = next((a for a in arguments if not a.startswith("-")), "")
-    takes = next((inspect.signature(command).parameters for command in COMMANDS if command.__name__ == doing), ())
+    takes = [name for f in COMMANDS if f.__name__ == doing for name in inspect.signature(command(f)).parameters]
     less = [text for option, text in LESS.items() if option in takes]
     asked = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     return (
