@@ -17,7 +17,7 @@ from equipoise.core.rule import State, Visit
 from equipoise.engines.job import Answer
 from equipoise.federation import guard
 from equipoise.flower import in_process
-from equipoise.runs import comparison
+from equipoise.runs import plan
 from equipoise.runs.configuration import RunError
 from equipoise.runs.plan import Outcome
 from equipoise.system.text import Said
@@ -193,10 +193,10 @@ def test_of_compared_runs_each_has_a_line_and_others_are_named_where_there_are_a
 ) -> None:
     why = "training diverged in 3 of 3 clients in round 0: lower the learning rate (1e+30)"
     monkeypatch.setattr(
-        comparison, "finish", lambda cells, *_, **__: [Outcome(cell, RunError(why)) for cell in cells[:failing]]
+        plan, "finish", lambda cells, *_, **__: [Outcome(cell, RunError(why)) for cell in cells[:failing]]
     )
     with pytest.raises(RunError) as error:
-        comparison.compare([config("fedavg", lr=1e30, seed=seed) for seed in range(2)], tmp_path)
+        plan.compare([config("fedavg", lr=1e30, seed=seed) for seed in range(2)], tmp_path)
     first, *lines = str(error.value).splitlines()
     assert first == f"{failing} of 2 runs failed."
     assert lines[:failing] == [f"fedavg-seed{k}: {why}" for k in range(failing)]

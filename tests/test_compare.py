@@ -18,9 +18,8 @@ import pytest
 
 from equipoise.cli.options import new_labels
 from equipoise.runs import directory as runs
-from equipoise.runs.comparison import compare, directories
 from equipoise.runs.configuration import RunError, configure
-from equipoise.runs.plan import Outcome, fitting
+from equipoise.runs.plan import Outcome, compare, directories, fitting
 from equipoise.system import files, workers
 from helpers import in_one
 from run_helpers import (
@@ -231,7 +230,7 @@ def test_a_hyper_parameter_reaches_the_methods_that_have_it(
     equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("equipoise.runs.comparison.compare", lambda configs, *_, **__: seen.extend(configs) or [][0])
+    monkeypatch.setattr("equipoise.runs.plan.compare", lambda configs, *_, **__: seen.extend(configs) or [][0])
     equipoise("compare", "fedprox", "fedavg", "fedprox+fedheal", *TINY, "--set", "fedprox.mu=0.5", "--runs", tmp_path)
     assert [c.method for c in seen] == ["fedprox(mu=0.5)", "fedavg", "fedprox(mu=0.5)+fedheal"]
     assert [c.label for c in seen] == ["fedprox(mu=0.5)", "fedavg", "fedprox(mu=0.5)+fedheal"]
@@ -241,7 +240,7 @@ def test_by_default_there_are_as_many_runs_at_a_time_as_cores(
     equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs: list[int] = []
-    monkeypatch.setattr("equipoise.runs.comparison.compare", lambda *_, **given: jobs.append(given["jobs"]) or [][0])
+    monkeypatch.setattr("equipoise.runs.plan.compare", lambda *_, **given: jobs.append(given["jobs"]) or [][0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     for given in ([], ["--seeds", 9], ["--seeds", 9, "--threads", 2], ["--seeds", 9, "--threads", 50], ["-j", 4]):
         equipoise("compare", "fedavg", *TINY, *given, "--runs", tmp_path)
@@ -323,9 +322,7 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
 def test_what_can_hardly_learn_is_said_once_and_before_it_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        "equipoise.runs.comparison.finish", lambda cells, *_, **__: [Outcome(cells[0], RunError("not run"))]
-    )
+    monkeypatch.setattr("equipoise.runs.plan.finish", lambda cells, *_, **__: [Outcome(cells[0], RunError("not run"))])
     sizes = config().scenario_options
     configs = [configure(m, scenario_options=sizes, **SMALL, seed=k) for m in ("fedavg", "dp") for k in range(2)]
     with pytest.raises(RunError, match="not run"):

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import equipoise as eq
-from equipoise.cli.operation import overview
+from equipoise.cli.flower import overview
 from equipoise.data.tables.columns import ordered
 from equipoise.engines.sequential import sequential
 from equipoise.federation import checkpoint

@@ -134,7 +134,7 @@ COMPARE = Base(
         "--search": (["--search", "lr=0.1"], "--search has no effect without --tune"),
         "--jobs": ["--jobs", "7"],
     },
-    ("equipoise.runs.comparison:compare", "equipoise.runs.choosing:_trained"),
+    ("equipoise.runs.plan:compare", "equipoise.runs.choosing:_trained"),
 )
 TUNE = Base(
     "tune fedavg fedprox --name r",
@@ -617,7 +617,6 @@ def seen(call: Any, base: Base, more: list[str], patch: pytest.MonkeyPatch) -> t
             context.setattr(importlib.import_module(module), name, partial(captured, answer))
         if base.targets:
             context.setattr("equipoise.cli.run.started", lambda *_: nullcontext(Workers()))
-            context.setattr("equipoise.cli.tune.started", lambda *_: nullcontext(Workers()))
         words = base.arguments.split()
         tiny = TINY if base in (RUN, COMPARE, TUNE) and not {"--scenario", "--config"} & {*more} else []
         status, out, err = call(*words, *tiny, *more)

@@ -24,7 +24,7 @@ from equipoise.cli.main import app
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.memory_mapped import Mapped, labels
 from equipoise.data.sets import catalog
-from equipoise.runs import comparison, directory as runs
+from equipoise.runs import directory as runs, plan as plans
 from equipoise.runs.configuration import called, configure
 from equipoise.runs.experiment import read_experiment
 from equipoise.runs.reproduce import plan
@@ -898,7 +898,7 @@ def test_a_comparison_reads_its_files_once_per_seed(tmp_path: Path, monkeypatch:
         for seed in range(3)
     ]
     assert reads == []  # a configuration needs none
-    histories = comparison.compare(configs, tmp_path / "runs", jobs=1)
+    histories = plans.compare(configs, tmp_path / "runs", jobs=1)
     assert reads == ["train", "test"] * 3  # those of the first seed before any run, to see that the network suits them
     assert [(h.label, h.seed) for h in histories] == [(c.label, c.seed) for c in configs]
 

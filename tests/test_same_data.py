@@ -20,7 +20,7 @@ import equipoise as eq
 from equipoise.data.memory_mapped import Mapped
 from equipoise.records.identity import PARTS
 from equipoise.report.notes import releases
-from equipoise.runs import comparison, directory as runs, reproduce as reproductions, unchanged
+from equipoise.runs import directory as runs, plan, reproduce as reproductions, unchanged
 from equipoise.runs.configuration import RunConfig, RunError, configure
 from equipoise.runs.experiment import read_experiment
 from equipoise.system import environment, hashes, seals
@@ -178,13 +178,13 @@ def own(path: Path, method: str = "fedavg", **changes: Any) -> RunConfig:
 
 def test_another_file_under_a_finished_run_is_refused(mine: Path, tmp_path: Path, equipoise: Call) -> None:
     configs = [own(mine), own(mine, "fedprox")]
-    for config, path in zip(configs, comparison.directories(tmp_path / "cmp", configs), strict=True):
+    for config, path in zip(configs, plan.directories(tmp_path / "cmp", configs), strict=True):
         runs.start(config, path)
         runs.execute(path, progress=False)
-    assert [len(run) for run in comparison.compare(configs, tmp_path / "cmp")] == [2, 2]  # taken as they are
+    assert [len(run) for run in plan.compare(configs, tmp_path / "cmp")] == [2, 2]  # taken as they are
     write(mine, seed=1)
     with pytest.raises(RunError) as error:
-        comparison.compare([*configs, own(mine, "fedheal")], tmp_path / "cmp")
+        plan.compare([*configs, own(mine, "fedheal")], tmp_path / "cmp")
     assert str(error.value) == (
         f"{tmp_path}/cmp/fedavg-seed0 holds a run on other data: the training data of the clients and the test sets are not "
         f"those it was begun with. {mine} has changed since. Put the old files back, choose another --name, or delete "
@@ -195,7 +195,7 @@ def test_another_file_under_a_finished_run_is_refused(mine: Path, tmp_path: Path
     assert again.status == 1
     assert again.err.startswith(f"error: {tmp_path}/cmp/fedavg-seed0 holds a run on other data")
     write(mine)  # put back, though at another time
-    assert len(comparison.compare(configs, tmp_path / "cmp")) == 2
+    assert len(plan.compare(configs, tmp_path / "cmp")) == 2
 
 
 def test_another_file_under_a_killed_run_is_refused(mine: Path, tmp_path: Path, equipoise: Call) -> None:

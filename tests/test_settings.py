@@ -71,7 +71,7 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
         for name in (
             "cli.options",
             "cli.init",
-            "cli.choices",
+            "cli.run",
             "flower.settings",
             "runs.configuration",
             "runs.directory",

@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, strategies as st
 
 import equipoise as eq
-from equipoise.runs import comparison, directory as runs, tracking
+from equipoise.runs import directory as runs, plan, tracking
 from equipoise.runs.trackers import TRACKERS, Tracked, escaped, numbers, part, rounds_in
 from equipoise.runs.tracking import Follower, Tracking, round_numbers, track
 from equipoise.system import workers
@@ -168,7 +168,7 @@ def test_a_comparison_is_one_group(tmp_path: Path, fake: dict[str, Any], monkeyp
     configs = [config("fedavg", rounds=2, seed=seed, track="json") for seed in (0, 1)]
     with Tracking(tmp_path / "sweep", "json"):
         monkeypatch.setattr(workers, "Worker", InProcess)
-        comparison.compare(configs, tmp_path / "sweep", jobs=1)
+        plan.compare(configs, tmp_path / "sweep", jobs=1)
     assert {(kept["group"], kept["name"]) for kept in fake.values()} == {
         ("sweep", "fedavg-seed0"),
         ("sweep", "fedavg-seed1"),
@@ -282,7 +282,7 @@ def test_mlflow_shows_a_sweep_as_nested_runs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)  # where MLflow keeps the files of runs
     to = f"mlflow:sqlite:///{tmp_path}/mlflow.db"
     configs = [config("fedavg", rounds=2, seed=seed) for seed in (0, 1)]
-    comparison.compare(configs, tmp_path / "sweep", jobs=1)
+    plan.compare(configs, tmp_path / "sweep", jobs=1)
     for _ in range(2):
         track(tmp_path / "sweep", to)
     client, found = _mlflow(tmp_path / "mlflow.db")

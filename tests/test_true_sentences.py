@@ -30,7 +30,7 @@ from equipoise.report.layout import every_client, over_clients, paired_tests, sh
 from equipoise.report.provenance import commands
 from equipoise.report.sentences import evidence, limits, verdict
 from equipoise.report.statistics import Comparison
-from equipoise.runs import comparison, directory
+from equipoise.runs import directory, plan
 from equipoise.runs.configuration import RunConfig, configure
 from run_helpers import cache
 
@@ -690,7 +690,7 @@ def asked(line: str, monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     assert program == "equipoise"
     with monkeypatch.context() as patch:
         patch.setattr(directory, "check", stop)
-        patch.setattr(comparison, "compare", stop)
+        patch.setattr(plan, "compare", stop)
         with pytest.raises(Asked) as found:
             get_command(cli.app).main(words, standalone_mode=False)
     return list(found.value.args[0])

@@ -40,10 +40,9 @@ from equipoise.report.formatting import Grid
 from equipoise.report.notes import ALIKE, AS_GIVEN, NOTHING
 from equipoise.report.page import Pictures, Table
 from equipoise.runs import choosing, directory, unchanged
-from equipoise.runs.comparison import compare
+from equipoise.runs.choosing import Budget, decide, edges, random_shares, settled, space_of, tuned_method
 from equipoise.runs.configuration import Layer, RunError, configure
-from equipoise.runs.plan import Cell, Outcome, train
-from equipoise.runs.tuning import Budget, choose, edges, random_shares, settled, space_of, tuned_method
+from equipoise.runs.plan import Cell, Outcome, compare, train
 from equipoise.system.errors import CODE, SETTINGS
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
@@ -392,11 +391,11 @@ def test_a_criterion_that_is_defined_late_is_no_bad_draw() -> None:
         alone = {"standalone_test": [0.4, 0.6], "rounds": 8, "seconds": 2.0}
         return History(records, {"method": "cgsv", "contribution": alone})  # type: ignore[arg-type]
 
-    chosen = choose({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 8, histories).choices["cgsv"]
+    chosen = decide({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 8, histories).choices["cgsv"]
     assert [t.trial.draw for t in chosen.finished] == [2, 3]  # the better means went on, and both are then equally fair
     assert [t.results[0].scores["collaboration"] for t in chosen.finished] == pytest.approx([math.nan] * 2, nan_ok=True)
     assert chosen.cost == (4, 4 * 8 + 4 * 4 + 2 * 4, 8.0)  # with the rounds and seconds of clients alone
-    never = choose({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 4, histories)
+    never = decide({"cgsv": {}}, {"cgsv": 0.1}, Budget(draws=4, by="collaboration"), 4, histories)
     assert (never.choices["cgsv"].settled, never.choices["cgsv"].settings) == (False, {})
     assert any(
         "collaboration is not defined in all runs of any of its draws" in text

@@ -21,8 +21,8 @@ from equipoise.federation.standing import progress_bar
 from equipoise.methods import METHODS
 from equipoise.metrics.performance import last_rounds
 from equipoise.report.notes import mixed_machines, releases
-from equipoise.runs.comparison import compare
 from equipoise.runs.configuration import RunConfig, RunError, configure
+from equipoise.runs.plan import compare
 from equipoise.scenarios import SCENARIOS, describe
 from equipoise.system.workers import cores
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from equipoise.networks import NETWORKS as NETWORKS, build
     from equipoise.report.audit import Audit as Audit, audit as audit
     from equipoise.report.comparisons import Comparison as Comparison
+    from equipoise.runs.choosing import Tuning as Tuning
     from equipoise.runs.sweep import compare as compare, tune as tune
     from equipoise.runs.tracking import Tracking as Tracking, track as track
-    from equipoise.runs.tuning import Tuning as Tuning
     from equipoise.scenarios import SCENARIOS as SCENARIOS, Images as Images, Scenario as Scenario, load as loader
     from equipoise.scenarios.shared import SharedSchema as SharedSchema
     from equipoise.system.ranges import choice as choice, number as number
@@ -78,7 +78,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "report.audit": ("Audit", "audit"),
     "report.comparisons": ("Comparison",),
     "runs.sweep": ("compare", "tune"),
-    "runs.tuning": ("Tuning",),
+    "runs.choosing": ("Tuning",),
     "scenarios": ("SCENARIOS", "Images", "Scenario", "scenario"),
     "scenarios.shared": ("SharedSchema",),
     "system.ranges": ("among", "choice", "log_uniform", "number", "uniform"),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
-from typer import Option
 
 from equipoise.cli import completion
-from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, say
-from equipoise.cli.options import Json, Runs, grouped, option_field
-from equipoise.system.files import write_atomically
-from equipoise.system.suggestions import require_use
+from equipoise.cli.console import counted, note, out, print_table, progress_bar, say
+from equipoise.cli.options import Json, Runs, add, option
+from equipoise.system import files, own_code, suggestions
 from equipoise.system.text import csv_text, formulas
 
 if TYPE_CHECKING:
@@ -32,43 +29,37 @@ app = typer.Typer(
     help="Take trained runs apart: where their loss comes from, how flat their minimum is, how sharp each client's loss is.",
 )
 
-Folder = Annotated[
-    Path | None, Option("--output", "-o", help="Directory for figures and data [default: the name of the command].")
-]
+FOLDER = option(None, "Directory for figures and data [default: the name of the command].", "--output -o")
 
 
-@app.command(epilog="Example: `equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
+@add(app, "`equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
 def decomposition(
     directories: Runs,
-    every: Annotated[int, Option(min=1, help="Measure every so many rounds, and the last.")] = 1,
-    others: Annotated[
-        list[str] | None,
-        Option(
-            "--try",
-            metavar="METHOD",
-            help="Also one round of this method from the same models. Repeatable.",
-            autocompletion=completion.methods,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="Directory for figure and data [default: the run's own, or analysis/]."),
-    ] = None,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing but errors, and draw nothing.")] = False,
+    every: int = option(1, "Measure every so many rounds, and the last.", min=1),
+    others: list[str] | None = option(
+        None,
+        "Also one round of this method from the same models. Repeatable.",
+        "--try",
+        metavar="METHOD",
+        autocompletion=completion.methods,
+    ),
+    output: Path | None = option(
+        None, "Directory for figure and data [default: the run's own, or analysis/].", "--output -o"
+    ),
+    quiet: bool = option(False, "Print nothing but errors, and draw nothing."),
     json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """Split the loss of each round into local, distribution-shift and aggregation loss (FedLD, Eq. 2).
 
     Each run is trained again, which gives the same local models; the measurements stay with the run.
     """
     silent = quiet or json_
-    require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
+    suggestions.require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse
     from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
     from equipoise.runs import directory as runs
-    from equipoise.system.own_code import short
 
     paths = all_members(directories)
     planned = sum(runs.load(path).rounds for path in paths)
@@ -82,19 +73,18 @@ def decomposition(
             before += config.rounds
             bar.update(task, completed=before)
             for row in rows:
-                own = row["method"] == short(str(parse(config.method)))
+                own = row["method"] == own_code.short(str(parse(config.method)))
                 name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
                 measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
-    if json_:
-        print_json(measured)
-    if silent:
+    yield measured
+    if quiet:
         return
-    table = _table("run", "round", "local", "shift", "aggregation", "global")
-    for name, rows in measured.items():
-        for row in rows if len(measured) == 1 else rows[-1:]:
-            numbers = (f"{row[key]:+.4f}" for key in ("local", "shift", "aggregation", "total"))
-            table.add_row(name, str(int(row["round"])), *numbers)
-    out.print(table)
+    cells = [
+        (name, str(int(row["round"])), *(f"{row[key]:+.4f}" for key in ("local", "shift", "aggregation", "total")))
+        for name, rows in measured.items()
+        for row in (rows if len(measured) == 1 else rows[-1:])
+    ]
+    _print(("run", "round", "local", "shift", "aggregation", "global"), cells)
     nats = _nats(paths)
     out.print(
         f"Mean {'cross-entropy in nats' if nats else 'loss'}; local + shift + aggregation = global. FedLD reports absolute values."
@@ -102,7 +92,7 @@ def decomposition(
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
     _drawn({"decomposition": draw.decomposition(measured, nats)}, where)
     if len(paths) > 1:
-        _wrote(write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
+        _wrote(files.write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
 
 
 def _nats(paths: Sequence[Path]) -> str:
@@ -118,25 +108,24 @@ def _nats(paths: Sequence[Path]) -> str:
 class Directions:
     """Where the loss is measured, as :func:`equipoise.analysis.landscape.landscape` takes it."""
 
-    points: int = option_field(51, "Points of a line, odd.", min=3)
-    grid: int = option_field(21, "Points along each axis of the plane, odd; 0 for none.", min=0)
-    draws: int = option_field(3, "Random directions that are averaged.", min=1)
-    span: float = option_field(1.0, "How far to go, in filter norms.")
-    seed: int = option_field(0, "Decides the directions.", min=0)
+    points: int = option(51, "Points of a line, odd.", min=3)
+    grid: int = option(21, "Points along each axis of the plane, odd; 0 for none.", min=0)
+    draws: int = option(3, "Random directions that are averaged.", min=1)
+    span: float = option(1.0, "How far to go, in filter norms.")
+    seed: int = option(0, "Decides the directions.", min=0)
 
 
-@app.command(epilog="Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
-@grouped
+@add(app, "`equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
 def landscape(
     directories: Runs,
     *,
-    group: Annotated[str | None, Option(help="Test set [default: the worst of the first run].")] = None,
+    group: str | None = option(None, "Test set [default: the worst of the first run]."),
     along: Directions,
-    output: Folder = None,
+    output: Path | None = FOLDER,
     json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
-    require_use({"--output": output and json_}, together="--json, which writes no files")
+    suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import landscape as measure
@@ -144,22 +133,17 @@ def landscape(
     from equipoise.report import analysis as draw
 
     paths = all_members(directories)
-    with progress_bar(shown=not json_) as bar:
-        task = bar.add_task("points", total=None)
-        landscapes = measure(
-            paths, group, on_point=lambda n, total: bar.update(task, completed=n, total=total), **vars(along)
-        )
+    with counted("points", shown=not json_) as on_point:
+        landscapes = measure(paths, group, on_point=on_point, **vars(along))
     frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
-    if json_:
-        print(json.dumps(frame.to_dict("records")))  # noqa: T201
-        return
-    table = _table("run", "seed", "loss", f"at ±{along.span / 2:g}", f"at ±{along.span:g}")
+    yield json.dumps(frame.to_dict("records"))
+    rows = []
     for surface in landscapes:
         middle, quarter = len(surface.at) // 2, len(surface.at) // 4
         mean = surface.line.mean(axis=0)
         half, edge = (mean[quarter] + mean[-1 - quarter]) / 2, (mean[0] + mean[-1]) / 2
-        table.add_row(surface.label, str(surface.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}")
-    out.print(table)
+        rows.append((surface.label, str(surface.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}"))
+    _print(("run", "seed", "loss", f"at ±{along.span / 2:g}", f"at ±{along.span:g}"), rows)
     nats = _nats(paths)
     out.print(
         f"Loss on {landscapes[0].group}{' in nats' * bool(nats)}, mean over {along.draws} directions; a smaller rise is a flatter minimum."
@@ -170,56 +154,49 @@ def landscape(
     _drawn({"landscape-1d": draw.lines(landscapes, nats)} | planes, output)
 
 
-@app.command(epilog="Example: `equipoise analyse states runs/compare-digits-quality`")
+@add(app, "`equipoise analyse states runs/compare-digits-quality`")
 def states(
     directories: Runs,
-    rho_max: Annotated[float, Option(help="Largest search distance.")] = 0.2,
-    points: Annotated[int, Option(min=2, help="Distances from 0 to the largest.")] = 21,
-    output: Folder = None,
+    rho_max: float = option(0.2, "Largest search distance."),
+    points: int = option(21, "Distances from 0 to the largest.", min=2),
+    output: Path | None = FOLDER,
     json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """Draw loss and sharpness of the clients at growing search distances (FedISM+, Section III-C).
 
     On each client's training data, from the global models; where runs recorded them, also over the rounds.
     """
-    require_use({"--output": output and json_}, together="--json, which writes no files")
+    suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import states as measure
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
-    from equipoise.report import analysis as draw
-    from equipoise.report.figures_of_clients import measured, measured_in
-    from equipoise.report.statistics import Comparison
+    from equipoise.report import analysis as draw, figures_of_clients, statistics
 
     paths = all_members(directories)
-    compared = Comparison.of([History.from_run(path) for path in paths])
-    with progress_bar(shown=not json_) as bar:
-        task = bar.add_task("clients", total=None)
-
-        asked: dict[str, Any] = {"rho_max": rho_max, "points": points}
-        curves = measure(paths, on_client=lambda n, total: bar.update(task, completed=n, total=total), **asked)
+    compared = statistics.Comparison.of([History.from_run(path) for path in paths])
+    with counted("clients", shown=not json_) as on_client:
+        curves = measure(paths, on_client=on_client, rho_max=rho_max, points=points)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
-    if json_:
-        print(json.dumps(frame.to_dict("records")))  # noqa: T201
-        return
+    yield json.dumps(frame.to_dict("records"))
     shown = sorted({round((points - 1) * share) for share in (0, 0.25, 0.5, 1)})
-    table = _table("run", "clients", "", *(f"ρ = {curves[0].rho[k]:.3g}" for k in shown))
+    rows = []
     mean = frame.groupby(["method", "seed", "group", "rho"], sort=False)[list(draw.STATES)].mean()
     several = frame["seed"].nunique() > 1
     for method, seed, group in dict.fromkeys(key[:3] for key in mean.index):
         name = f"{method}, seed {seed}" if several else method
         for sign, what in (("S", "sharpness"), ("L", "loss")):
             values = mean.loc[(method, seed, group), what].to_numpy()[shown]
-            table.add_row(name, group or "all", sign, *(f"{value:.4f}" for value in values))
-    out.print(table)
+            rows.append((name, group or "all", sign, *(f"{value:.4f}" for value in values)))
+    _print(("run", "clients", "", *(f"ρ = {curves[0].rho[k]:.3g}" for k in shown)), rows)
     nats = _nats(paths)
     out.print(f"Mean over the clients of a group{', in nats' * bool(nats)}. S = L less the loss at ρ = 0.")
     output = output or Path("states")
     _wrote_table(output / "states.csv", frame)
     drawn = {f"states-{what}": draw.states(curves, what, nats) for what in draw.STATES}
-    recorded = measured_in(compared.histories, ("sharpness", "perturbed_loss"))
-    _drawn(drawn | ({"states-rounds": measured(compared, recorded)} if recorded else {}), output)
+    recorded = figures_of_clients.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
+    _drawn(drawn | ({"states-rounds": figures_of_clients.measured(compared, recorded)} if recorded else {}), output)
 
 
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
@@ -237,8 +214,8 @@ def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
     return name if alone else f"{name} ({path.name})"
 
 
-def _table(*columns: str) -> Table:
-    return plain_table(*columns, right=columns[1:], whole=columns)
+def _print(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+    print_table(columns, rows, right=columns[1:], whole=columns)
 
 
 def _drawn(figures: dict[str, Figure], directory: Path) -> None:
@@ -250,7 +227,7 @@ def _drawn(figures: dict[str, Figure], directory: Path) -> None:
 
 def _wrote_table(path: Path, frame: pd.DataFrame) -> None:
     rows = frame.astype(object).where(frame.notna(), None).to_numpy()
-    _wrote(write_atomically(path, csv_text([frame.columns, *rows])))
+    _wrote(files.write_atomically(path, csv_text([frame.columns, *rows])))
     for text in formulas(frame.to_numpy().flat):
         note(text)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -28,13 +29,13 @@ def note(text: str) -> None:
     err.print(f"note: {text}", soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
-def print_json(document: Any) -> None:
-    """Print one JSON document."""
-    print(json.dumps(document, indent=1))  # noqa: T201
+def print_json(document: object) -> None:
+    """Print one JSON document, which may be text already."""
+    print(document if isinstance(document, str) else json.dumps(document, indent=1))  # noqa: T201
 
 
 def plain_table(
-    *columns: str, right: Container[str] = (), fold: Container[str] = (), whole: Container[str] = ()
+    *columns: str, right: Collection[str] = (), fold: Collection[str] = (), whole: Collection[str] = ()
 ) -> Table:
     """An empty table without lines: numbers are to the ``right``, long texts ``fold``, and names stay ``whole``."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -44,12 +45,28 @@ def plain_table(
     return table
 
 
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], **kinds: Collection[str]) -> None:
+    """Print rows below the titles of their columns, whose kinds are as of :func:`plain_table`."""
+    table = plain_table(*columns, **kinds)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
 def progress_bar(unit: str = "", *, shown: bool = True) -> Progress:
     """A progress bar on standard error, if that is a terminal, for numbers of ``unit``."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *(TextColumn(unit),) * bool(unit))
     return Progress(*columns, TimeRemainingColumn(), console=err, disable=not shown or not err.is_terminal)
+
+
+@contextmanager
+def counted(description: str, unit: str = "", *, shown: bool = True) -> Iterator[Callable[..., None]]:
+    """A progress bar of one task; call what it gives with what is done, of how much, and with changes of the bar."""
+    with progress_bar(unit, shown=shown) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, total, **changes: bar.update(task, completed=done, total=total, **changes)
 
 
 def require_free(output: Path, force: bool) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
-from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.console import err, out, plain_table, print_json, say
-from equipoise.cli.options import Json
+from equipoise.cli.options import Json, add, option
 from equipoise.system.suggestions import some, unknown
 
 if TYPE_CHECKING:
@@ -31,13 +31,7 @@ app = typer.Typer(
     epilog="Start with `equipoise data list`, then `equipoise data check mnist --data data`.",
 )
 
-Name = Annotated[
-    str | None,
-    Argument(
-        metavar="[NAME]", help="A data set [default: all that are in the folder].", autocompletion=completion.data_sets
-    ),
-]
-Folder = Annotated[Path, Option("--data", "-d", metavar="DIR", help="The folder with your data sets, or a set's own.")]
+FOLDER = option(Path("data"), "The folder with your data sets, or a set's own.", "--data -d", metavar="DIR")
 
 
 @app.callback()
@@ -46,14 +40,12 @@ def _main(context: typer.Context) -> None:
         listed()
 
 
-@app.command("list", epilog="Example: `equipoise data list --json`")
-def listed(json_: Json = False) -> None:
+@add(app, "`equipoise data list --json`", name="list")
+def listed() -> Iterator[object]:
     """List the data sets: who uses them, how large they are, where to get them and on what terms."""
     from equipoise.data.sets import catalog
 
-    if json_:
-        print_json([_as_dict(name, entry) for name, entry in catalog.SETS.items()])
-        return
+    yield [_as_dict(name, entry) for name, entry in catalog.SETS.items()]
     for name, entry in catalog.SETS.items():
         out.print(f"[bold]{name}[/]  {escape(entry.title)}", highlight=False)
         facts = {"used by": entry.used_by, "size": entry.size, "from": entry.source, "terms": entry.terms}
@@ -71,13 +63,13 @@ def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
     }
 
 
-@app.command("check", epilog="Example: `equipoise data check svhn --data data`")
+@add(app, "`equipoise data check svhn --data data`", name="check")
 def checked(
-    name: Name = None,
-    data: Folder = Path("data"),
-    only_present: Annotated[
-        bool, Option("--only-present", help="A part of a set will do: it is no error that a split is missing.")
-    ] = False,
+    name: str | None = option(
+        None, "A data set [default: all that are in the folder].", "[NAME]", autocompletion=completion.data_sets
+    ),
+    data: Path = FOLDER,
+    only_present: bool = option(False, "A part of a set will do: it is no error that a split is missing."),
     json_: Json = False,
 ) -> None:
     """Read your files and compare their class counts with the published numbers; status 0 only if all is complete.
@@ -104,23 +96,16 @@ def checked(
 
 
 def _record(name: str, entry: DataSet, parts: tuple[SplitCheck, ...]) -> dict[str, Any]:
-    splits = {
-        part.split: {
-            "verdict": part.verdict,
-            "found": part.counts and dict(zip(part.classes, part.counts, strict=True)),
-            "images": part.counts and sum(part.counts),
-            "published": part.published
-            and {
-                "images": part.published.images,
-                "classes": part.published.classes and dict(zip(part.classes, part.published.classes, strict=True)),
-            },
-            "problem": part.problem,
-            "parts": dict(part.parts),
-            "publishers_files": part.genuine,
-            "not_read": [str(path) for path in part.unread],
-        }
-        for part in parts
-    }
+    splits = {}
+    for part in parts:
+        counts, published = part.counts and dict(zip(part.classes, part.counts, strict=True)), None
+        if part.published:
+            classes = part.published.classes and dict(zip(part.classes, part.published.classes, strict=True))
+            published = {"images": part.published.images, "classes": classes}
+        read: dict[str, Any] = {"verdict": part.verdict, "found": counts, "images": part.counts and sum(part.counts)}
+        read |= {"published": published, "problem": part.problem, "parts": dict(part.parts)}
+        unread = [str(path) for path in part.unread]
+        splits[part.split] = {**read, "publishers_files": part.genuine, "not_read": unread}
     complete = all(part.good for part in parts)
     return {"name": name, "complete": complete, "splits": splits, "source": entry.source, "terms": entry.terms}
 
@@ -171,14 +156,12 @@ def _get(name: str, data: Path, command: str = "get") -> str:
     return shlex.join(["equipoise", "data", command, name, "--data", str(data)])
 
 
-@app.command(epilog="Example: `equipoise data get mnist --data data --download`")
+@add(app, "`equipoise data get mnist --data data --download`")
 def get(
-    name: Annotated[str, Argument(help="A data set; see `equipoise data list`.", autocompletion=completion.data_sets)],
-    data: Folder = Path("data"),
-    split: Annotated[
-        list[str] | None, Option(help="Only this split. Repeatable [default: all that experiments need].")
-    ] = None,
-    wanted: Annotated[bool, Option("--download", help="Fetch the files now, and accept nothing for you.")] = False,
+    name: str = option(..., "A data set; see `equipoise data list`.", "NAME", autocompletion=completion.data_sets),
+    data: Path = FOLDER,
+    split: list[str] | None = option(None, "Only this split. Repeatable [default: all that experiments need]."),
+    wanted: bool = option(False, "Fetch the files now, and accept nothing for you.", "--download"),
 ) -> None:
     """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request."""
     from equipoise.data.sets import catalog

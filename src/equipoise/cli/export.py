@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from typer import Argument, Option
 
-from equipoise.cli.console import note, out, plain_table, print_json, progress_bar, require_free, say
-from equipoise.cli.options import Json, Moved, Run, grouped, option_field, reading_of
-from equipoise.system.files import read_regular, real_path
-from equipoise.system.own_code import short
-from equipoise.system.seals import open_json, open_toml
-from equipoise.system.suggestions import require_use
+from equipoise.cli.console import note, print_table, progress_bar, require_free, say
+from equipoise.cli.options import MOVED, Run, option, reading_of
+from equipoise.data.tables.options import WRITTEN
+from equipoise.system import own_code, seals
+from equipoise.system.files import read_regular, real_path, write_atomically
+from equipoise.system.suggestions import require_use, some
+from equipoise.system.text import csv_text, formulas
 
 if TYPE_CHECKING:
     from equipoise.data.formats.table import Table
@@ -28,36 +28,29 @@ if TYPE_CHECKING:
 class OfBundle:
     """What a bundle has beside its model."""
 
-    use: str = option_field("", "With --bundle: what the model is for, for its card.", metavar="TEXT")
-    license: str = option_field(
+    use: str = option("", "With --bundle: what the model is for, for its card.", metavar="TEXT")
+    license: str = option(
         "", "With --bundle: of the data and the model, one line, such as `cc-by-4.0`.", metavar="NAME"
     )
-    onnx: bool = option_field(False, "With --bundle: also write the network as a graph of ONNX.")
-    recalibrate: str | None = option_field(
+    onnx: bool = option(False, "With --bundle: also write the network as a graph of ONNX.")
+    recalibrate: str | None = option(
         None, "With --bundle: recalibrate probabilities on validation rows: platt, isotonic.", metavar="KIND"
     )
 
 
-@grouped
 def export(
     directory: Run,
     *,
-    client: Annotated[
-        str | None,
-        Option(
-            help="Name of a client, whose own model is written; `all` for every client [default: the global model]."
-        ),
-    ] = None,
-    compact: Annotated[
-        bool, Option("--compact", help="A client of FedSAC: the really smaller network of what it holds.")
-    ] = False,
-    output: Annotated[Path | None, Option("--output", "-o", help="Folder for the files [default: RUN/models].")] = None,
-    bundle: Annotated[
-        Path | None,
-        Option(metavar="DIR", help="Write a bundle into a new folder: all that predicting takes, and a model card."),
-    ] = None,
+    client: str | None = option(
+        None, "Name of a client, whose own model is written; `all` for every client [default: the global model]."
+    ),
+    compact: bool = option(False, "A client of FedSAC: the really smaller network of what it holds."),
+    output: Path | None = option(None, "Folder for the files [default: RUN/models].", "--output -o"),
+    bundle: Path | None = option(
+        None, "Write a bundle into a new folder: all that predicting takes, and a model card.", metavar="DIR"
+    ),
     card: OfBundle,
-    data: Moved = None,
+    data: str | None = MOVED,
 ) -> None:
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
@@ -70,7 +63,6 @@ def export(
     from safetensors.torch import save
 
     from equipoise.runs import directory as runs
-    from equipoise.system.files import write_atomically
 
     fed = runs.trained(directory, data)
     about = {**_about(fed), **_inputs(directory)}
@@ -123,7 +115,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
             say(f"Probabilities are not recalibrated in this bundle. To do so: --recalibrate {fitted['kind']}.")
     elif (directory / FILE).exists():
         say(f"{directory / FILE} is of another model, and the threshold of this bundle is 0.5.")
-    manifest = open_json(read_regular(directory / "manifest.json").decode())
+    manifest = seals.open_json(read_regular(directory / "manifest.json").decode())
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
     announce(folder, "a bundle")
 
@@ -140,7 +132,7 @@ def announce(folder: Path, what: str) -> None:
 
 def _trained_at_sites(directory: Path) -> bool:
     """Whether a run is that of a server, whose configuration names no scenario of its own."""
-    config = open_toml(read_regular(directory / "config.toml").decode())
+    config = seals.open_toml(read_regular(directory / "config.toml").decode())
     return bool(config.get("scenario", "sites") == "sites")
 
 
@@ -149,7 +141,7 @@ def _about(fed: Federation) -> dict[str, str]:
     from equipoise.core.task import Regression
     from equipoise.data.transforms import Images
 
-    about, task = {"method": short(str(fed.method))}, fed.model.task
+    about, task = {"method": own_code.short(str(fed.method))}, fed.model.task
     if isinstance(task, Regression):
         about |= {name: str(getattr(task, name)) for name in ("centre", "scale", "unit")}
     else:
@@ -168,10 +160,10 @@ def _inputs(directory: Path) -> dict[str, str]:
 
     config = runs.load(directory, checked=False)
     options = ", ".join(f"{name}={value!r}" for name, value in config.network_options.items())
-    data = open_json(read_regular(directory / "manifest.json").decode()).get("data") or {}
+    data = seals.open_json(read_regular(directory / "manifest.json").decode()).get("data") or {}
     numbers = data.get("standardised") or {name: data[name] for name in ("inputs", "schema") if name in data}
     return {
-        "network": f"{short(config.network)}{f'({options})' * bool(options)}",
+        "network": f"{own_code.short(config.network)}{f'({options})' * bool(options)}",
         **{name: json.dumps(value, ensure_ascii=False) for name, value in numbers.items()},
     }
 
@@ -193,35 +185,27 @@ def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:
 class Criterion:
     """How a threshold is chosen, as :func:`equipoise.federation.thresholds.choose_threshold` takes it; and an attribute."""
 
-    sensitivity: float | None = option_field(
+    sensitivity: float | None = option(
         None, "Recognise at least this share of the positive class, in (0, 1].", metavar="X"
     )
-    specificity: float | None = option_field(
-        None, "Recognise at least this share of the others, in (0, 1].", metavar="X"
-    )
-    cost: str | None = option_field(
+    specificity: float | None = option(None, "Recognise at least this share of the others, in (0, 1].", metavar="X")
+    cost: str | None = option(
         None, "The least cost, if a missed case costs so much and a false alarm so much.", metavar="FN:FP"
     )
-    youden: bool = option_field(False, "The largest sum of sensitivity and specificity (Youden).")
-    by_group: bool = option_field(
-        False, "A threshold for each group of people. It uses the group of a person at prediction."
-    )
-    attribute: str | None = option_field(
-        None, "The attribute of `--by-group`, if the data have several.", metavar="NAME"
-    )
-    recalibrate: str | None = option_field(
+    youden: bool = option(False, "The largest sum of sensitivity and specificity (Youden).")
+    by_group: bool = option(False, "A threshold for each group of people. It uses the group of a person at prediction.")
+    attribute: str | None = option(None, "The attribute of `--by-group`, if the data have several.", metavar="NAME")
+    recalibrate: str | None = option(
         None, "Also fit a function to better probabilities, on the same rows: platt, isotonic.", metavar="KIND"
     )
 
 
-@grouped
 def threshold(
     directory: Run,
     *,
     criterion: Criterion,
-    data: Moved = None,
-    json_: Json = False,
-) -> None:
+    data: str | None = MOVED,
+) -> Iterator[object]:
     """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows."""
     from equipoise.federation.thresholds import choose_threshold
     from equipoise.records.threshold import FILE
@@ -234,73 +218,61 @@ def threshold(
     document, path = chosen.document, directory / FILE
     replaced = path.exists()
     chosen.save(directory)
-    if json_:
-        print_json(document)
-        return
+    yield document
     for line in shown.sentences(document):
         say(line)
     for grid in (shown.rates(document), shown.probabilities(document)):
-        table = plain_table(
-            shown.HEAD.lower(), *map(escape, grid.titles), right=[*map(escape, grid.titles)], fold=(shown.HEAD.lower(),)
+        titles, head = [*map(escape, grid.titles)], shown.HEAD.lower()
+        rows = (
+            (escape(name), *("\n".join(filter(None, (cell.mean, escape(cell.ends)))) for cell in cells))
+            for name, cells in grid.rows
         )
-        for name, cells in grid.rows:
-            table.add_row(escape(name), *("\n".join(filter(None, (cell.mean, escape(cell.ends)))) for cell in cells))
-        out.print(table)
+        print_table((head, *titles), rows, right=titles, fold=(head,))
     say(" ".join(shown.explained(document)))
     say(f"threshold: {path}{', in place of the one that was there' * replaced}")
 
 
 def predict(
-    bundle: Annotated[Path, Argument(metavar="BUNDLE", help="A folder that `equipoise export --bundle` wrote.")],
-    data: Annotated[
-        Path,
-        Argument(
-            metavar="DATA",
-            help="A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
-        ),
-    ],
-    output: Annotated[Path, Option("--output", "-o", metavar="CSV", help="The table of predictions to write.")],
-    identifier: Annotated[
-        str | None,
-        Option("--id", metavar="COLUMN", help="A column of the table that names its rows [default: their numbers]."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
-        ),
-    ] = None,
-    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
+    bundle: Path = option(..., "A folder that `equipoise export --bundle` wrote.", "BUNDLE"),
+    data: Path = option(
+        ...,
+        "A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
+        "DATA",
+    ),
+    output: Path = option(..., "The table of predictions to write.", "--output -o", metavar="CSV"),
+    identifier: str | None = option(
+        None, "A column of the table that names its rows [default: their numbers].", "--id", metavar="COLUMN"
+    ),
+    set_: list[str] | None = option(
+        None,
+        "How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
+        "--set",
+        metavar="NAME=VALUE",
+    ),
+    force: bool = option(False, "Replace the file if it exists."),
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
-    from equipoise.bundle.files import cautions
-    from equipoise.bundle.inputs import group_cells
-    from equipoise.bundle.predictor import ROWS, Classifier, load
-    from equipoise.data.tables.options import WRITTEN
-    from equipoise.system.files import write_atomically
-    from equipoise.system.text import csv_text, formulas
+    from equipoise.bundle import files, inputs, predictor
 
     require_free(output, force)
-    model = load(bundle)
+    model = predictor.load(bundle)
     (x, notes), names, table = model.inputs.read_inputs(data, reading_of(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     names = names if identifier is None else _named(identifier, table, data)
     column = model.content.groups
-    words = None if column is None or table is None else group_cells(table, column.column, str(data))
+    words = None if column is None or table is None else inputs.group_cells(table, column.column, str(data))
     codes, unknown = model.codes(words, len(x))
-    classes = model.classes_.tolist() if isinstance(model, Classifier) else []
-    for text in filter(None, (*cautions(bundle), *notes, unknown, *formulas([first, *names, *classes]))):
+    classes = model.classes_.tolist() if isinstance(model, predictor.Classifier) else []
+    for text in filter(None, (*files.cautions(bundle), *notes, unknown, *formulas([first, *names, *classes]))):
         note(text)
     rows: list[Collection[object]] = [[first, "prediction", *(f"probability {name}" for name in classes)]]
-    with progress_bar("rows", shown=len(x) > ROWS) as progress:
+    with progress_bar("rows", shown=len(x) > predictor.ROWS) as progress:
         task, done = progress.add_task("predicting", total=len(x)), 0
         for outputs in model.content.outputs(x):
             part = slice(done, done + len(outputs))
             made = model.decided(outputs, None if codes is None else codes[part])
             columns: list[Any] = [names[part], made.tolist()]
-            if isinstance(model, Classifier):
+            if isinstance(model, predictor.Classifier):
                 columns += [map(str, of_class) for of_class in model.probabilities(outputs).T]  # all digits that count
             rows += zip(*columns, strict=True)
             done += len(outputs)
@@ -311,8 +283,6 @@ def predict(
 
 def _named(identifier: str, table: Table | None, data: Path) -> list[str]:
     """The names of the rows."""
-    from equipoise.system.suggestions import some
-
     if table is None or identifier not in table.names:
         columns = "no columns" if table is None else f"the columns {some(table.names)}"
         raise ValueError(f"--id {identifier}: {data} has {columns}.")

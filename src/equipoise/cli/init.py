@@ -5,25 +5,21 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import typer
 from rich.markup import escape
-from typer import Option
 
-from equipoise.cli.console import out, plain_table, print_json, require_free
-from equipoise.cli.options import SETTINGS, Json, Task, grouped, help_of, option_field
+from equipoise.cli.console import out, print_table, require_free, say
+from equipoise.cli.options import SETTINGS, TASK, help_of, option
 from equipoise.core.settings import SCENARIO
 from equipoise.data.tables.options import SHARE, Options
-from equipoise.system import own_code, places, trust
-from equipoise.system.errors import DamagedError
+from equipoise.system import errors, own_code, places, seals, trust
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import meaning
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -63,39 +59,28 @@ ABOUT: About = {
 class Columns:
     """Options of the user's own data that have options of the command."""
 
-    label: str | None = option_field(None, meaning(OPTIONS["label"]), metavar="COLUMN")
-    client: str | None = option_field(None, meaning(OPTIONS["client"]), metavar="COLUMN")
-    group: list[str] | None = option_field(None, f"{meaning(OPTIONS['group'])}, or sex race.", metavar="COLUMN...")
-    more_groups: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="[GROUP]...")] = None
-    subject: str | None = option_field(None, meaning(OPTIONS["subject"]), metavar="COLUMN")
-    task: Task = None
-    positive: str | None = option_field(None, help_of("positive"))
+    label: str | None = option(None, meaning(OPTIONS["label"]), metavar="COLUMN")
+    client: str | None = option(None, meaning(OPTIONS["client"]), metavar="COLUMN")
+    group: list[str] | None = option(None, f"{meaning(OPTIONS['group'])}, or sex race.", metavar="COLUMN...")
+    more_groups: list[str] | None = option(None, "", "[GROUP]...", hidden=True)
+    subject: str | None = option(None, meaning(OPTIONS["subject"]), metavar="COLUMN")
+    task: str | None = TASK
+    positive: str | None = option(None, help_of("positive"))
 
 
-@grouped
 def init(
-    data: Annotated[
-        str | None,
-        Option(
-            "--data",
-            "-d",
-            metavar="PATH",
-            help="Your data, as of `equipoise run --data` [default: the scenario digits].",
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="An option of the data, for example `label=income`. Repeatable."),
-    ] = None,
+    data: str | None = option(
+        None, "Your data, as of `equipoise run --data` [default: the scenario digits].", "--data -d", metavar="PATH"
+    ),
+    set_: list[str] | None = option(
+        None, "An option of the data, for example `label=income`. Repeatable.", "--set", metavar="NAME=VALUE"
+    ),
     *,
     named: Columns,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show the first rows of a table as they are and as inputs; write nothing.")
-    ] = False,
-    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path("equipoise.toml"),
-    force: Annotated[bool, Option("--force", help="Replace the file if it exists.")] = False,
-    json_: Json = False,
-) -> None:
+    dry_run: bool = option(False, "Show the first rows of a table as they are and as inputs; write nothing."),
+    output: Path = option(Path("equipoise.toml"), "The file to write.", "--output -o"),
+    force: bool = option(False, "Replace the file if it exists."),
+) -> Iterator[object]:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     require_free(output, force or dry_run)
     if (more := named.more_groups) and not named.group:
@@ -127,14 +112,10 @@ def init(
     references = (_beside(data, output), options.get("task"))
     names = trust.named([own_code.whole(str(text or ""), output.parent) for text in references])
     trust.enter(trust.settings_file(output, names))
-    if json_:
-        print_json({"file": str(output), **({} if content is None else _described(*content))})
-        return
+    yield {"file": str(output), **({} if content is None else _described(*content))}
     if content is not None:
         _show(*content, lines)
-    out.print(
-        f"wrote {output}. Start it: equipoise run --config {output}", soft_wrap=True, highlight=False, markup=False
-    )
+    say(f"wrote {output}. Start it: equipoise run --config {output}")
 
 
 def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None) -> dict[str, Any]:
@@ -193,12 +174,18 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive:
     from equipoise.metrics.groups import positive_class
 
     chosen = None if own.regression else positive_class(positive, own.classes)
+    if own.regression:
+        numbers = "numbers to predict: {least:g} to {largest:g}, mean {mean:g}, standard deviation {std:g}"
+        described = numbers.format(**_target(own))
+    else:
+        sizes = listed(f"{name} {n:,}" for name, n in counts(own.label).items())
+        described = f"{_many(len(own.classes), 'class')}: {sizes}"
     more = f" and {len(own.features) - MANY:,} more, which --json shows" * (len(own.features) > MANY)
     whose = _many(len(parts.train), "client") if own.client else f"no clients: divided among {len(parts.train)} of them"
     return [
         f"{own.source}: {own.layout}",
         f"{_many(len(own), 'sample')}, {whose}",
-        _labels(own),
+        described,
         *([chosen.sentence] if chosen else []),
         *([f"{_many(len(own.features), 'feature')}: {', '.join(own.features[:MANY])}{more}"] if own.features else []),
         *([f"groups: {listed(f'{name} {n:,}' for name, n in counts(own.group).items())}"] if own.group else []),
@@ -208,16 +195,6 @@ def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive:
         *own.notes,
         *parts.notes,
     ]
-
-
-def _labels(own: UserData) -> str:
-    from equipoise.data.tables.columns import counts
-    from equipoise.data.tables.options import listed
-
-    if own.regression:
-        said = "numbers to predict: {least:g} to {largest:g}, mean {mean:g}, standard deviation {std:g}"
-        return said.format(**_target(own))
-    return f"{_many(len(own.classes), 'class')}: {listed(f'{name} {n:,}' for name, n in counts(own.label).items())}"
 
 
 def _target(own: UserData) -> dict[str, float]:
@@ -232,71 +209,54 @@ def _many(n: int, word: str) -> str:
 def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> dict[str, Any]:
     from equipoise.data.tables.columns import counts
 
-    return {
-        "source": own.source,
-        "layout": own.layout,
-        "samples": len(own),
-        **({"target": _target(own)} if own.regression else {"classes": counts(own.label)}),
-        "features": list(own.features),
-        **({"range": own.about["range"]} if "range" in own.about else {}),
-        "groups": None if own.group is None else counts(own.group),
-        "clients": {
-            name: {"train": len(rows), "test": len(parts.test.get(name, []))} for name, rows in parts.train.items()
-        },
-        "validation": len(parts.validation),
-        "tests": {name: len(rows) for name, rows in sets.items()},
-        "notes": [*own.notes, *parts.notes],
-    }
+    sizes = {n: {"train": len(rows), "test": len(parts.test.get(n, []))} for n, rows in parts.train.items()}
+    about: dict[str, Any] = {"source": own.source, "layout": own.layout, "samples": len(own)}
+    about |= {"target": _target(own)} if own.regression else {"classes": counts(own.label)}
+    about |= {"features": list(own.features)}
+    about |= {"range": own.about["range"]} if "range" in own.about else {}
+    about |= {"groups": None if own.group is None else counts(own.group), "clients": sizes}
+    about |= {"validation": len(parts.validation), "tests": {name: len(rows) for name, rows in sets.items()}}
+    return {**about, "notes": [*own.notes, *parts.notes]}
 
 
 def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:
     for line in lines:
-        out.print(escape(line), soft_wrap=True, highlight=False)
-    numbers = ("train", "test", "mean" if own.regression else "classes")
-    table = plain_table("client", *numbers, right=numbers)
+        say(line)
+    numbers, table = ("train", "test", "mean" if own.regression else "classes"), []
     for name, rows in list(parts.train.items())[:MOST_CLIENTS]:
         labels = f"{own.targets[rows].mean():g}" if own.regression else str(len({own.label[row] for row in rows}))
-        table.add_row(escape(name), f"{len(rows):,}", f"{len(parts.test.get(name, [])):,}", labels)
-    out.print(table)
+        table.append((escape(name), f"{len(rows):,}", f"{len(parts.test.get(name, [])):,}", labels))
+    print_table(("client", *numbers), table, right=numbers)
     if (more := len(parts.train) - MOST_CLIENTS) > 0:
         out.print(f"and {more} more clients")
 
 
 def _show_rows(raw: RawTable, own: UserData, parts: Parts) -> None:
     """The first rows of a table, a line for each column: its cells, and the inputs they become."""
-    from equipoise.data.tables.coding import input_names
-    from equipoise.data.tables.reading import day
-    from equipoise.data.tables.schema import DATE
+    from equipoise.data.tables import coding, reading, schema
     from equipoise.scenarios.own import coder_of
 
     coder = coder_of(own, parts)
     x, first, place = coder(raw.columns), range(min(ROWS, len(own))), 0
-    table = plain_table("column", "kind", *(own.names[k] for k in first), "inputs", *(own.names[k] for k in first))
+    rows, samples = [], [own.names[k] for k in first]
     for feature in coder.schema.features:
-        cells, written = raw.columns[feature.name], day if feature.kind == DATE else "{:g}".format
+        cells, written = raw.columns[feature.name], reading.day if feature.kind == schema.DATE else "{:g}".format
         shown = [
             "" if cells.missing[k] else cells.words[cells.values[k]] if cells.words else written(cells.values[k])
             for k in first
         ]
-        names = input_names(feature, coder.fitted[feature.name])
+        names = coding.input_names(feature, coder.fitted[feature.name])
         after = ["\n".join(f"{value:.4g}" for value in x[k, place : place + len(names)][:SHOWN_INPUTS]) for k in first]
         more = [f"and {len(names) - SHOWN_INPUTS} more"] * (len(names) > SHOWN_INPUTS)
-        table.add_row(
-            escape(feature.name),
-            feature.kind,
-            *map(escape, shown),
-            escape("\n".join([*names[:SHOWN_INPUTS], *more])),
-            *after,
-        )
+        inputs = escape("\n".join([*names[:SHOWN_INPUTS], *more]))
+        rows.append((escape(feature.name), feature.kind, *map(escape, shown), inputs, *after))
         place += len(names)
-    out.print(table)
+    print_table(("column", "kind", *samples, "inputs", *samples), rows)
 
 
 def _beside(data: str | None, output: Path) -> str | None:
     """The user's path, relative to the folder of the file ``output``."""
-    from equipoise.data.formats.reading import HUB
-
-    if data is None or data.startswith((HUB, "~")) or Path(data).is_absolute():
+    if data is None or data.startswith((places.HUB, "~")) or Path(data).is_absolute():
         return data
     return Path(os.path.relpath(data, output.parent)).as_posix()
 
@@ -333,12 +293,12 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
         "# fedheal.tau = 0.4",
     ]
-    for name, option in OPTIONS.items() if own else ():
-        text, example = meaning(option, numbers=regression), option.metadata["example"]
+    for name, column in OPTIONS.items() if own else ():
+        text, example = meaning(column, numbers=regression), column.metadata["example"]
         if name in MEANINGS or name == TABLE or not text:  # which has a table of its own, or needs classes
             continue
-        text += f"; default: {option.metadata['usual']}" * (example is not None and name not in options)
-        example = option.default if example is None else example
+        text += f"; default: {column.metadata['usual']}" * (example is not None and name not in options)
+        example = column.default if example is None else example
         value = options.get(name, name if example is None else example)
         lines.append(_line(name, value, text, off=name not in options))
     lines += ["", "[report]  # what `equipoise report RUN --for committee` says of it; changes no result"]
@@ -377,11 +337,10 @@ def _line(name: str, value: Any, meaning: str, *, off: bool = False) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     """Read a configuration that ``equipoise init`` or a user wrote: a table as of :class:`equipoise.runs.configuration.Layer`, and :data:`CHOSEN`."""
-    from equipoise.data.formats.reading import HUB
     from equipoise.runs.configuration import called, whole
 
     try:
-        table = open_toml(written := read_regular(path, ANYWHERE).decode())
+        table = seals.open_toml(written := read_regular(path, ANYWHERE).decode())
     except OSError as error:
         from equipoise.records.directory import CHOSEN as CHOICE
         from equipoise.runs.choosing import FOLDER
@@ -390,7 +349,7 @@ def read(path: Path) -> dict[str, Any]:
         chosen = next((f"The settings that were chosen are in {file}" for file in files if file.exists()), "")
         advice = chosen or "Correct the path, or write a file with: equipoise init"
         raise ValueError(f"{path} cannot be read ({error.strerror}). {advice}.") from None
-    except DamagedError:
+    except errors.DamagedError:
         raise ValueError(
             f"{path} was changed after it was written, so its settings are not those that were chosen. Put it back, or delete its first "
             "line, and the settings count as yours."
@@ -431,9 +390,8 @@ def read(path: Path) -> dict[str, Any]:
         table["measures"] = ", ".join(map(str, table["measures"]))
     table = places.replaced(table, (*places.CODE, ("data",)), partial(own_code.whole, folder=path.parent))
     trust.require_file(path, {**table, "set": settings}, *filter(None, [table.get("track")]))
-    if "data" in table and not own_code.split(table["data"])[0]:
-        beside = path.parent / Path(table["data"]).expanduser()
-        table["data"] = whole(table["data"] if table["data"].startswith(HUB) else str(beside))
+    if "data" in table:
+        table["data"] = whole(table["data"], path.parent)
     of_python = "methods" in table and not {"scenario", "data"} & table.keys()  # which names no data
     scenario, bracketed = called(
         f"{path}: scenario =", table.get("scenario") or ("own" if "data" in table else "digits"), "digits(clients=8)"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli import completion
 from equipoise.cli.completion import catalogue
-from equipoise.cli.console import out, plain_table, print_json
-from equipoise.cli.options import Json
-from equipoise.system.errors import RunError
+from equipoise.cli.console import out, print_json, print_table
+from equipoise.cli.options import Json, option
+from equipoise.system import errors, own_code
+from equipoise.system.ranges import describe
 from equipoise.system.suggestions import require_use, some
 
 if TYPE_CHECKING:
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, Argument(help="One method, in full.", autocompletion=completion.methods)] = None,
-    check: Annotated[
-        bool, Option("--check", help="Test it against the contract of all methods; your own is `mine.py:Prox`.")
-    ] = False,
+    name: str | None = option(None, "One method, in full.", "[NAME]", autocompletion=completion.methods),
+    check: bool = option(False, "Test it against the contract of all methods; your own is `mine.py:Prox`."),
     json_: Json = False,
-) -> None:
+) -> Iterator[object]:
     """List the methods: what they do, their hyper-parameters, where they come from."""
     if check:
         _check(name, json_)
@@ -36,12 +34,12 @@ def methods(
     described = catalogue()["methods"]
     name = name if name is None else catalogue()["aliases"].get(name, name)
     if name is not None and name not in described:
-        _show_own(name, json_)
-    elif json_:
-        print_json(described if name is None else {name: described[name]})
+        yield from _show_own(name)
     elif name is not None:
+        yield {name: described[name]}
         _show_method(name, described[name])
     else:
+        yield described
         _show_methods(described)
 
 
@@ -60,37 +58,31 @@ def _check(name: str | None, json_: bool) -> None:
     else:
         out.print(escape(str(conformance)), highlight=False, soft_wrap=True)
     if failure is not None:
-        raise RunError(f"{name} fails {some(list(conformance.broken))}.") from failure
+        raise errors.RunError(f"{name} fails {some(list(conformance.broken))}.") from failure
 
 
-def _show_own(name: str, json_: bool) -> None:
+def _show_own(name: str) -> Iterator[object]:
     from equipoise.federation.method import MethodError, parse
-    from equipoise.system.own_code import is_reference, split
-    from equipoise.system.ranges import describe
 
     method = parse(name)  # says what is wrong, with a suggestion
     if "+" in name:
         raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
-    if not is_reference(name):
-        raise MethodError(f"{name!r} has values or a preset; ask for {split(name)[0] or method.parts[0]}.")
+    if not own_code.is_reference(name):
+        raise MethodError(f"{name!r} has values or a preset; ask for {own_code.split(name)[0] or method.parts[0]}.")
     rule = method.rules[0]
     parameters = [
         {"name": f.name, "default": f.default, "values": describe(f), "search": str(f.metadata.get("search") or "")}
         for f in fields(rule)
     ]
-    if json_:
-        print_json({name: {"hyper_parameters": parameters, "sees": method.sees}})
-        return
+    yield {name: {"hyper_parameters": parameters, "sees": method.sees}}
     out.print(escape(f"{name}\n{inspect.getdoc(rule) or ''}\n"), highlight=False)
     _show_parameters(parameters, method.sees)
     out.print(f"To test it: [bold]equipoise methods {escape(name)} --check[/]", highlight=False)
 
 
 def _show_parameters(parameters: Sequence[dict[str, Any]], sees: str, presets: Sequence[str] = ()) -> None:
-    table = plain_table("hyper-parameter", "default", "values", "searched by tune")
-    for p in parameters:
-        table.add_row(p["name"], str(p["default"]), p["values"], p["search"])
-    out.print(table)
+    rows = ((p["name"], str(p["default"]), p["values"], p["search"]) for p in parameters)
+    print_table(("hyper-parameter", "default", "values", "searched by tune"), rows)
     for preset in presets:
         out.print(preset, highlight=False)
     out.print(f"the server must see: {catalogue()['visibility'][sees]}", highlight=False)
@@ -98,11 +90,11 @@ def _show_parameters(parameters: Sequence[dict[str, Any]], sees: str, presets: S
 
 def _show_methods(described: dict[str, dict[str, Any]]) -> None:
     columns = ("method", "what it does", "hyper-parameters", "server sees", "from")
-    table = plain_table(*columns, fold=columns, whole=("method", "server sees"))
+    rows = []
     for name, d in described.items():
         main = " ".join(f"{p['name']}={p['default']}" for p in d["hyper_parameters"] if p["main"])
-        table.add_row(f"[bold]{name}[/]", d["summary"], main, d["sees"], d["citation"].split(":")[0])
-    out.print(table)
+        rows.append((f"[bold]{name}[/]", d["summary"], main, d["sees"], d["citation"].split(":")[0]))
+    print_table(columns, rows, fold=columns, whole=("method", "server sees"))
     out.print(
         "\nSums combine them: [bold]fedproto+fedheal[/], [bold]moon+afl[/]. One in full, with its presets: [bold]equipoise methods fedheal[/]."
     )
@@ -123,42 +115,33 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
 
 
 def scenarios(
-    name: Annotated[
-        str | None,
-        Argument(help="One, as for --scenario: the data of each client.", autocompletion=completion.scenarios),
-    ] = None,
-    figure: Annotated[
-        Path | None, Option(metavar="FILE", help="Draw the data of each client, into a .png, .pdf or .svg file.")
-    ] = None,
-    examples: Annotated[bool, Option("--examples", help="Draw a few images of each group instead.")] = False,
-    data: Annotated[str | None, Option("--data", "-d", metavar="PATH", help="Your files, if it reads any.")] = None,
-    seed: Annotated[int | None, Option(min=0, help="Decides the division of the data [default: 0].")] = None,
-    json_: Json = False,
-) -> None:
+    name: str | None = option(
+        None, "One, as for --scenario: the data of each client.", "[NAME]", autocompletion=completion.scenarios
+    ),
+    figure: Path | None = option(None, "Draw the data of each client, into a .png, .pdf or .svg file.", metavar="FILE"),
+    examples: bool = option(False, "Draw a few images of each group instead."),
+    data: str | None = option(None, "Your files, if it reads any.", "--data -d", metavar="PATH"),
+    seed: int | None = option(None, "Decides the division of the data [default: 0].", min=0),
+) -> Iterator[object]:
     """List the scenarios and the networks; for one scenario, the data of each client."""
     if name is not None or data is not None:
-        _show_scenario(name or "own", figure, examples, data, seed or 0, json_)
+        yield from _show_scenario(name or "own", figure, examples, data, seed or 0)
         return
     of_one = {"--figure": figure, "--examples": examples, "--seed": seed is not None}
     require_use(of_one, without="a scenario, such as `equipoise scenarios digits --figure who.png`")
     listed = {kind: catalogue()[kind] for kind in ("scenarios", "networks")}
-    if json_:
-        print_json(listed)
-        return
+    yield listed
     for kind, entries in listed.items():
-        table = plain_table(kind.removesuffix("s"), "what it is", fold=("what it is",))
-        for name, summary in entries.items():
-            table.add_row(f"[bold]{name}[/]", summary)
-        out.print(table)
+        rows = ((f"[bold]{name}[/]", summary) for name, summary in entries.items())
+        print_table((kind.removesuffix("s"), "what it is"), rows, fold=("what it is",))
         out.print()
 
 
-def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | None, seed: int, json_: bool) -> None:
+def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | None, seed: int) -> Iterator[object]:
     from equipoise import scenarios
     from equipoise.data import holdings
     from equipoise.report import drawing, holdings as report
     from equipoise.runs.configuration import called, whole
-    from equipoise.system.suggestions import require_use, some
 
     require_use({"--examples": figure is None and examples}, without="--figure FILE.png")
     if figure is not None and figure.suffix not in (".png", ".pdf", ".svg"):
@@ -174,15 +157,13 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
             raise ValueError(f"--examples: {name} has no images [channels, height, width].")
         drawn = report.example_images(held) if examples else report.who_has_what(held)
         drawing.save({figure.stem: drawn}, figure.parent, (figure.suffix[1:],))
-    if json_:
-        print_json(held | {"predicted": predicted, **({"attributes": attributes} if attributes else {})})
-        return
-    classes = ["of each class"] * bool(made.n_classes)
-    table = plain_table("client", "group", "samples", *classes, right=("samples",))
-    for holder in (*held["clients"], *held["tests"]):
-        each = [" ".join(map(str, holder["counts"]))] if holder["counts"] else []
-        table.add_row(escape(holder["name"]), escape(holder.get("group", "test set")), str(holder["size"]), *each)
-    out.print(table)
+    yield held | {"predicted": predicted, **({"attributes": attributes} if attributes else {})}
+    rows = [
+        (escape(holder["name"]), escape(holder.get("group", "test set")), str(holder["size"]), *counts)
+        for holder in (*held["clients"], *held["tests"])
+        for counts in [[" ".join(map(str, holder["counts"]))] if holder["counts"] else []]
+    ]
+    print_table(("client", "group", "samples", *["of each class"] * bool(made.n_classes)), rows, right=("samples",))
     out.print(f"\n{name}: {report.sentence(held)}", highlight=False)
     said = [
         *[made.summary] * (data is None),
@@ -202,7 +183,6 @@ def _predicted(made: Scenario) -> str:
     from equipoise.core.task import Regression, task_of
     from equipoise.data.memory_mapped import labels
     from equipoise.data.sets import catalog
-    from equipoise.system.suggestions import some
 
     what = f"{made.predicts}, " if made.predicts else ""
     if isinstance(task := task_of(made.task), Regression):

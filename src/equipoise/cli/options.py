@@ -10,12 +10,11 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, Option, Typer
 
-from equipoise.cli import completion
+from equipoise.cli import completion, console
 from equipoise.core.settings import RunSettings, Settings
-from equipoise.system.ranges import Range, meaning, usual
-from equipoise.system.suggestions import near, require_use, unknown
+from equipoise.system import ranges, suggestions
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -28,72 +27,79 @@ SETTINGS = {f.name: f for f in (*fields(Settings), *fields(RunSettings))}
 def help_of(name: str) -> str:
     """The text of ``--help`` about a setting."""
     f = SETTINGS[name]
-    text = meaning(f)
-    return f"{text[0].upper()}{text[1:]} [default: {usual(f)}]."
+    text = ranges.meaning(f)
+    return f"{text[0].upper()}{text[1:]} [default: {ranges.usual(f)}]."
 
 
-def option(name: str, flags: str = "") -> Any:
-    """The option of a setting, with its type, range and meaning."""
-    allowed: Any = SETTINGS[name].metadata.get("allowed")
-    kind: type = str if not isinstance(allowed, Range) else int if allowed.whole else float
-    low = allowed.low if kind is int else None
-    return _optional(kind, flags, min=low, metavar={int: "N", float: "X"}.get(kind), help=help_of(name))
+def option(default: Any, help_: str, flags: str = "", **how: Any) -> Any:
+    """An option, see :func:`command`: its default, its help, and its flags if they are not its name; a flag without a dash names an argument.
+
+    An option, or argument, that must be given has the default ``...``.
+    """
+    return field(default=default, metadata={"help": help_, "flags": flags, **how})
 
 
-def _optional(kind: Any, flags: str, **how: Any) -> Any:
-    """An option without a default of its own, by its ``flags`` with blanks between them."""
-    return Annotated[kind | None, Option(*flags.split(), **how)]
+def kind_of(name: str) -> type:
+    """The type of a setting as an option has it."""
+    allowed = SETTINGS[name].metadata.get("allowed")
+    return str if not isinstance(allowed, ranges.Range) else int if allowed.whole else float
 
 
-Task = Annotated[
-    str | None,
-    Option(
-        "--task",
-        help="What your own labels are: `classification`, `regression`, `regression(loss=huber)`, or your own task, `mine.py:Counts` "
-        "[default: classification].",
-    ),
-]
+def option_of(name: str, flags: str = "") -> Any:
+    """The option of a setting, with its range and meaning."""
+    kind = kind_of(name)
+    low = SETTINGS[name].metadata["allowed"].low if kind is int else None
+    return option(None, help_of(name), flags, min=low, metavar={int: "N", float: "X"}.get(kind))
 
-TRAINING: dict[str, Any] = {  # by the parameter's name, in the order of --help
-    "scenario": _optional(
-        str,
+
+TASK = option(
+    None,
+    "What your own labels are: `classification`, `regression`, `regression(loss=huber)`, or your own task, `mine.py:Counts` "
+    "[default: classification].",
+)
+
+
+@dataclass(frozen=True)
+class _First:
+    """The options of training that come first in ``--help``."""
+
+    scenario: str | None = option(
+        None,
+        "Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
         "--scenario -s",
-        help="Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
         autocompletion=completion.scenarios,
-    ),
-    "data": _optional(
-        str,
+    )
+    data: str | None = option(
+        None,
+        "Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
         "--data -d",
         metavar="PATH",
-        help="Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
-    ),
-    "task": Task,
-    "config_file": _optional(
-        Path,
-        "--config -c",
-        metavar="FILE",
-        help="A file as `equipoise init` writes it; options given here override it.",
-    ),
-    "rounds": option("rounds", "--rounds -r"),
-    "set_": _optional(
-        list[str],
+    )
+    task: str | None = TASK
+    config_file: Path | None = option(
+        None, "A file as `equipoise init` writes it; options given here override it.", "--config -c", metavar="FILE"
+    )
+    rounds: int | None = option_of("rounds", "--rounds -r")
+    set_: list[str] | None = option(
+        None,
+        "A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
         "--set",
         metavar="NAME=VALUE",
-        help="A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
-    ),
-    "network": _optional(
-        str,
-        "--network",
-        help="mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
+    )
+    network: str | None = option(
+        None,
+        "mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
         autocompletion=completion.networks,
-    ),
-    **{name: option(name) for name in SETTINGS if name not in ("method", "seed", "rounds")},
-}
+    )
+
 
 if TYPE_CHECKING:
     Training: TypeAlias = Any
-else:  # a group of options, see :func:`grouped`
-    Training = make_dataclass("Training", [(name, kind, None) for name, kind in TRAINING.items()], frozen=True)
+else:  # a group of options, see :func:`command`
+    others = [name for name in SETTINGS if name not in ("method", "seed", "rounds")]
+    settings = [(name, kind_of(name) | None, option_of(name)) for name in others]
+    Training = make_dataclass("Training", settings, bases=(_First,), frozen=True)
+TRAINING: dict[str, Field[Any]] = {f.name: f for f in fields(Training)}
 
 # what --help shows together, in this order, with the settings of the group; the first ten fit one screen
 CHOICE = "Choice of settings"
@@ -108,27 +114,18 @@ PANELS = {
 OTHERS = {name: panel for panel, names in PANELS.items() for name in names.split()}
 PANEL = {name: f.metadata["group"] for name, f in SETTINGS.items() if name not in OTHERS} | OTHERS
 
-Workers = Annotated[
-    int | None, Option(min=1, help="Clients visited at a time; the result does not depend on it [default: the cores].")
-]
-Jobs = Annotated[
-    int | None,
-    Option(
-        "--jobs",
-        "-j",
-        min=1,
-        help="Runs at a time; the results do not depend on it [default: cores / threads; on a GPU 1].",
-    ),
-]
-Name = Annotated[str | None, Option(help="Write to RUNS/NAME; the same command again continues where it stopped.")]
-Base = Annotated[Path, Option("--runs", help="Where runs are kept.")]
+WORKERS = option(None, "Clients visited at a time; the result does not depend on it [default: the cores].", min=1)
+JOBS = option(
+    None,
+    "Runs at a time; the results do not depend on it [default: cores / threads; on a GPU 1].",
+    "--jobs -j",
+    min=1,
+)
+BASE = option(Path("runs"), "Where runs are kept.", "--runs")
 Json = Annotated[bool, Option("--json", help="Print one JSON document and nothing else.")]
-Report = Annotated[bool, Option("--report/--no-report", help="Write report.html.")]
-Figures = Annotated[bool, Option("--figures", help="Also write every figure as PDF and PNG, and every table as LaTeX.")]
-Details = Annotated[
-    bool, Option("--details", help="Also print the tables of other measures, and the tests against the first method.")
-]
-Explain = Annotated[bool, Option("--explain", help="Also say what the columns of tables mean.")]
+FIGURES = option(False, "Also write every figure as PDF and PNG, and every table as LaTeX.")
+DETAILS = option(False, "Also print the tables of other measures, and the tests against the first method.")
+EXPLAIN = option(False, "Also say what the columns of tables mean.")
 
 
 def _pairs(given: list[str] | None) -> list[str] | None:
@@ -142,28 +139,20 @@ def _pairs(given: list[str] | None) -> list[str] | None:
     return given
 
 
-Labels = Annotated[
-    list[str] | None,
-    Option(
-        "--label",
-        callback=_pairs,
-        metavar="METHOD=LABEL",
-        help="What tables, figures and the report call a method, for example `fedheal=FedHEAL`. Repeatable.",
-    ),
-]
-
-
-def option_field(default: Any, help_: str, flags: str = "", **how: Any) -> Any:
-    """A field of a group of options, see :func:`grouped`: with its default, its help, and its flags if they are not its name."""
-    return field(default=default, metadata={"help": help_, "flags": flags, **how})
+LABEL = option(
+    None,
+    "What tables, figures and the report call a method, for example `fedheal=FedHEAL`. Repeatable.",
+    callback=_pairs,
+    metavar="METHOD=LABEL",
+)
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a command keeps its runs."""
 
-    name: Name = None
-    base: Base = Path("runs")
+    name: str | None = option(None, "Write to RUNS/NAME; the same command again continues where it stopped.")
+    base: Path = BASE
 
     def folder(self, usual: str) -> Path:
         """The folder that was asked for, or a free one near the ``usual`` name."""
@@ -177,35 +166,37 @@ class Shown:
     """What a command shows of its results."""
 
     json_: Json = False
-    report: Report = True
-    details: Details = False
-    explain: Explain = False
+    report: bool = option(True, "Write report.html.", "--report/--no-report")
+    details: bool = DETAILS
+    explain: bool = EXPLAIN
 
 
 @dataclass(frozen=True)
 class Output(Shown):
     """The same of results that are new, with figures and labels."""
 
-    figures: Figures = False
-    label: Labels = None
+    figures: bool = FIGURES
+    label: list[str] | None = LABEL
 
     def check(self) -> None:
         """Refuse options about results that are not shown."""
-        asked = {"--details": self.json_ and self.details, "--explain": self.json_ and self.explain}
-        require_use(asked, together="--json, which prints everything")
-        require_use({"--figures": self.figures and not self.report}, together="--no-report")
+        require_text(self.json_, self.details, self.explain)
+        suggestions.require_use({"--figures": self.figures and not self.report}, together="--no-report")
+
+
+def require_text(json_: bool, details: bool, explain: bool) -> None:
+    """Refuse options about text where there is none."""
+    asked = {"--details": json_ and details, "--explain": json_ and explain}
+    suggestions.require_use(asked, together="--json, which prints everything")
 
 
 Run = Annotated[Path, Argument(metavar="RUN", help="Directory of the run.", autocompletion=completion.runs)]
-Moved = Annotated[
-    str | None,
-    Option(
-        "--data",
-        metavar="PATH",
-        help="Where the data of the run are now, if not where they were; they must be the same.",
-        show_default=False,
-    ),
-]
+MOVED = option(
+    None,
+    "Where the data of the run are now, if not where they were; they must be the same.",
+    metavar="PATH",
+    show_default=False,
+)
 Runs = Annotated[
     list[Path],
     Argument(metavar="RUN...", help="Directories of runs, or of comparisons.", autocompletion=completion.runs),
@@ -234,7 +225,7 @@ def reading_of(texts: Sequence[str] | None, allowed: Collection[str]) -> dict[st
     """How a table is written, by ``--set``, of ``allowed`` options."""
     pairs = pairs_of("--set", texts)
     if strange := [name for name in pairs if name not in allowed]:
-        raise ValueError(f"--set: {unknown('option', strange[0], allowed)}")
+        raise ValueError(f"--set: {suggestions.unknown('option', strange[0], allowed)}")
     return pairs
 
 
@@ -251,7 +242,7 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
         name = max((name for name in called if pair.startswith(f"{name}=")), key=len, default="")
         label = pair[len(name) + 1 :].strip()
         if not name or not label:
-            guess = "" if name else near(pair.rpartition("=")[0] or pair, called)
+            guess = "" if name else suggestions.near(pair.rpartition("=")[0] or pair, called)
             methods = ", ".join(dict.fromkeys(called.values()))
             raise ValueError(f"--label {pair}: expected METHOD=LABEL with one of the methods {methods}.{guess}")
         if labels.setdefault(called[name], label) != label:
@@ -269,48 +260,61 @@ def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[
     return [replace(run, meta={**run.meta, "label": labels.get(run.label, run.label)}) for run in histories]
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of each dataclass among its parameters as options; it receives the dataclass."""
-    signature = inspect.signature(command, eval_str=True)
+def command(function: Callable[..., object]) -> Callable[..., None]:
+    """A command of a function, in whose parameters options are fields.
+
+    A parameter is a dataclass, whose fields are options, a default of :func:`option`, or as Typer has it. A function that yields its
+    document has the option ``--json``, by which the document is printed, and nothing that follows is done.
+    """
+    signature = inspect.signature(function, eval_str=True)
     kinds: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values()}
     groups = {name: kind for name, kind in kinds.items() if hasattr(kind, "__dataclass_fields__")}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if group := groups.get(parameter.name):
             hints = get_type_hints(group, include_extras=True)
-            options = [
-                parameter.replace(name=f.name, default=f.default, annotation=_annotated(hints[f.name], f))
-                for f in fields(group)
-            ]
+            parameters += [_parameter(f.name, hints[f.name], f) for f in fields(group)]
+        elif isinstance(parameter.default, Field):
+            parameters.append(_parameter(parameter.name, parameter.annotation, parameter.default))
         else:
-            options = [parameter]
-        parameters += [option.replace(kind=parameter.KEYWORD_ONLY) for option in options]
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+    own_json = "json_" in [parameter.name for parameter in parameters]
+    if inspect.isgeneratorfunction(function) and not own_json:
+        parameters.append(inspect.Parameter("json_", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json))
+    if Training in groups.values():
+        panels, names = [*PANELS], [*PANEL]
+        parameters = sorted(
+            map(_in_panel, parameters), key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name))
+        )
 
-    @wraps(command)
-    def complete(**values: Any) -> None:
+    @wraps(function)
+    def call(**values: Any) -> None:
         made = {name: cls(**{f.name: values.pop(f.name) for f in fields(cls)}) for name, cls in groups.items()}
-        command(**made, **values)
+        json_ = values.get("json_") if own_json else values.pop("json_", False)
+        documents: Any = function(**made, **values) or ()
+        for document in documents:
+            if json_:
+                console.print_json(document)
+                break
 
-    complete.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return complete
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
-def _annotated(kind: Any, f: Field[Any]) -> Any:
-    """The annotation of a field of a group; one of :func:`option_field` says how it is given, others have it in their type."""
+def add(app: Typer, *examples: str, **how: Any) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Add a function to an app as a :func:`command`, with examples in its help."""
+    epilog = f"Example: {'; '.join(examples)}" if examples else None
+    return lambda function: app.command(epilog=epilog, **how)(command(function))
+
+
+def _parameter(name: str, kind: Any, f: Field[Any]) -> inspect.Parameter:
+    """The parameter of an option; :func:`option` says how it is given, others have it in their type."""
     how = dict(f.metadata)
-    flags = how.pop("flags", "") or f"--{f.name.replace('_', '-')}"
-    return Annotated[kind, Option(*flags.split(), **how)] if how else kind
-
-
-def in_panels(command: Callable[..., None]) -> Callable[..., None]:
-    """Order the options of a command by the panels of ``--help``."""
-    signature, panels, names = inspect.signature(command), [*PANELS], [*PANEL]
-    parameters = sorted(
-        map(_in_panel, signature.parameters.values()),
-        key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name)),
-    )
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return command
+    flags = how.pop("flags", "") or f"--{name.replace('_', '-')}"
+    if how:
+        kind = Annotated[kind, Option(*flags.split(), **how) if flags[0] == "-" else Argument(metavar=flags, **how)]
+    default = inspect.Parameter.empty if f.default is ... else f.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _in_panel(parameter: inspect.Parameter) -> inspect.Parameter:

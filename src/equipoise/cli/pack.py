@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING, Any
 
 from equipoise.cli.console import err, print_json, say
-from equipoise.cli.options import Jobs, Json, Run
-from equipoise.system.errors import RunError
-from equipoise.system.suggestions import require_use
+from equipoise.cli.options import JOBS, Json, Run, option
+from equipoise.system import errors, suggestions
 from equipoise.system.text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from equipoise.runs.pack import Again
 
 
 def pack(
     directory: Run,
-    output: Annotated[
-        Path | None, Option("--output", "-o", metavar="ZIP", help="The file to write [default: NAME.zip].")
-    ] = None,
-    with_data: Annotated[
-        bool, Option("--with-data", help="Take your data and weights in, too. Without it only their hashes are.")
-    ] = False,
-    include: Annotated[
-        list[Path] | None,
-        Option(metavar="PATH", help="A file or folder that your code reads, to be taken in. Repeatable."),
-    ] = None,
-    json_: Json = False,
-) -> None:
+    output: Path | None = option(None, "The file to write [default: NAME.zip].", "--output -o", metavar="ZIP"),
+    with_data: bool = option(False, "Take your data and weights in, too. Without it only their hashes are."),
+    include: list[Path] | None = option(
+        None, "A file or folder that your code reads, to be taken in. Repeatable.", metavar="PATH"
+    ),
+) -> Iterator[object]:
     """Write a run or a comparison into one zip file: settings, code, records, report, versions, hashes, `rerun.sh`.
 
     It contains your code, with its imports from the same folder, but not your data, unless you ask for it.
@@ -46,9 +36,7 @@ def pack(
     if path.exists() and not path.is_file():
         raise ValueError(f"--output {path} is a folder. Give the name of a file.")
     about = write(directory, path, with_data=with_data, include=include or ())
-    if json_:
-        print_json({"file": path.as_posix(), **about})
-        return
+    yield {"file": path.as_posix(), **about}
     for name, listed in about["files"].items():
         say(f"  {listed['kind']:<9} {size(listed['bytes']):>9}  {name}")
     for run in about["runs"]:
@@ -64,22 +52,19 @@ def pack(
 
 
 def verify(
-    file: Annotated[Path, Argument(metavar="ZIP", help="What `equipoise pack` has written.")],
-    run_code: Annotated[
-        bool,
-        Option(
-            "--run-code",
-            help="Make the runs again and compare. This runs the code in the file, with your rights; without it only hashes are checked.",
-        ),
-    ] = False,
-    data: Annotated[str | None, Option(metavar="PATH", help="Where the data are, if they are not in the file.")] = None,
-    jobs: Jobs = None,
+    file: Path = option(..., "What `equipoise pack` has written.", "ZIP"),
+    run_code: bool = option(
+        False,
+        "Make the runs again and compare. This runs the code in the file, with your rights; without it only hashes are checked.",
+    ),
+    data: str | None = option(None, "Where the data are, if they are not in the file.", metavar="PATH"),
+    jobs: int | None = JOBS,
     json_: Json = False,
 ) -> None:
     """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same."""
     from equipoise.runs import pack as packs
 
-    require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")
+    suggestions.require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")
     with tempfile.TemporaryDirectory(prefix="equipoise-verify-") as temporary:
         folder, again = Path(temporary).resolve() / "packed", Path(temporary).resolve() / "again"
         for each in (folder, again):
@@ -109,7 +94,7 @@ def verify(
                     f"{run['path']}: made by a program in Python, which is not known here; only its hashes were checked."
                 )
     if not same:
-        raise RunError(_advice(results, differs))
+        raise errors.RunError(_advice(results, differs))
 
 
 def _show_code(code: Mapping[str, str], run_code: bool) -> None:

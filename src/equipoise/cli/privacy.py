@@ -3,35 +3,29 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Argument, Option
-
-from equipoise.cli import completion
-from equipoise.cli.console import out, plain_table, print_json, say
-from equipoise.cli.options import Json
+from equipoise.cli import completion, console
+from equipoise.cli.options import option
 from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
+from equipoise.system.files import read_regular
+from equipoise.system.own_code import replaced
 
 
 def privacy(
-    run: Annotated[
-        Path | None,
-        Argument(
-            metavar="[RUN]",
-            help="Directory of a run with `dp`, or the state-dir of a site with an account of its own.",
-            autocompletion=completion.runs,
-        ),
-    ] = None,
-    noise: Annotated[float | None, Option(min=0, help="The noise z of `dp`: gives epsilon.")] = None,
-    epsilon: Annotated[float | None, Option(min=0, help="The epsilon wanted: gives the noise z.")] = None,
-    rounds: Annotated[
-        int | None, Option("--rounds", "-r", min=1, help="Rounds in which a client answers [default: 1].")
-    ] = None,
-    delta: Annotated[float, Option(help="In (0, 1); well below one over the number of clients.")] = 1e-5,
-    json_: Json = False,
-) -> None:
+    run: Path | None = option(
+        None,
+        "Directory of a run with `dp`, or the state-dir of a site with an account of its own.",
+        "[RUN]",
+        autocompletion=completion.runs,
+    ),
+    noise: float | None = option(None, "The noise z of `dp`: gives epsilon.", min=0),
+    epsilon: float | None = option(None, "The epsilon wanted: gives the noise z.", min=0),
+    rounds: int | None = option(None, "Rounds in which a client answers [default: 1].", "--rounds -r", min=1),
+    delta: float = option(1e-5, "In (0, 1); well below one over the number of clients."),
+) -> Iterator[object]:
     """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""
     if run is not None and (run / ACCOUNT).exists() and noise is None and rounds is None:
         rows = [_own(account(run / ACCOUNT), delta, epsilon)]
@@ -45,15 +39,10 @@ def privacy(
     else:
         asked = {"noise": noise} if epsilon is None else {"epsilon": epsilon}
         rows = [_completed({"answers": rounds or 1, **asked}, delta)]
-    if json_:
-        print_json(rows)
-        return
+    yield rows
     cells = [_cells(row) for row in rows]
-    table = plain_table(*cells[0], right=[*cells[0]])
-    for texts in cells:
-        table.add_row(*texts.values())
-    out.print(table)
-    say(
+    console.print_table(cells[0], (texts.values() for texts in cells), right=[*cells[0]])
+    console.say(
         f"(epsilon, {delta:g})-differential privacy of all data of one client that answered so often. replace: compared with any "
         "other data of as many samples; zero-out: with an update of zero."
     )
@@ -73,8 +62,6 @@ def _of(run: Path) -> list[dict[str, Any]]:
     from equipoise.federation.method import parse
     from equipoise.methods.dp import DP
     from equipoise.records.record import line, parse_lines
-    from equipoise.system.files import read_regular
-    from equipoise.system.own_code import replaced
 
     history = History.from_run(run)
     method = replaced(history.method, lambda *_: "own")  # whose code is not run, and whose folder may be called a+dp

@@ -1,12 +1,11 @@
 """The commands ``equipoise schema``: one schema for the tables of several sites, from sums."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
-from typer import Argument, Option
 
-from equipoise.cli.console import out, plain_table, require_free, say
+from equipoise.cli.console import print_table, require_free, say
+from equipoise.cli.options import add, option
 from equipoise.system.files import write_atomically
 from equipoise.system.seals import sealed_json
 from equipoise.system.suggestions import require_use, some
@@ -18,20 +17,15 @@ app = typer.Typer(
 )
 
 
-Force = Annotated[bool, Option("--force", help="Replace the output if it exists.")]
-
-
-@app.command()
+@add(app)
 def sums(
-    table: Annotated[Path, Argument(help="The site's own table.")],
-    config: Annotated[Path, Option("--config", "-c", help="A file of `equipoise init`, the same at all sites.")],
-    output: Annotated[Path, Option("--output", "-o", help="The file of sums that leaves the site.")],
-    seed: Annotated[int, Option(min=0, help="Of the draw of test rows, if no column states them.")] = 0,
-    site: Annotated[
-        str | None, Option("--site", help="The site's name in runs, if they hold rows out for validation.")
-    ] = None,
-    least: Annotated[int, Option(min=1, help="Training rows of a category whose count leaves the site.")] = 10,
-    force: Force = False,
+    table: Path = option(..., "The site's own table.", "TABLE"),
+    config: Path = option(..., "A file of `equipoise init`, the same at all sites.", "--config -c"),
+    output: Path = option(..., "The file of sums that leaves the site.", "--output -o"),
+    seed: int = option(0, "Of the draw of test rows, if no column states them.", min=0),
+    site: str | None = option(None, "The site's name in runs, if they hold rows out for validation."),
+    least: int = option(10, "Training rows of a category whose count leaves the site.", min=1),
+    force: bool = option(False, "Replace the output if it exists."),
 ) -> None:
     """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it.
 
@@ -55,13 +49,11 @@ def sums(
     )
 
 
-@app.command()
+@add(app)
 def join(
-    files: Annotated[list[Path], Argument(help="The files of sums of all sites.")],
-    output: Annotated[Path, Option("--output", "-o", help="The schema, for all sites and the server.")] = Path(
-        "schema.json"
-    ),
-    force: Force = False,
+    files: list[Path] = option(..., "The files of sums of all sites.", "FILES..."),
+    output: Path = option(Path("schema.json"), "The schema, for all sites and the server.", "--output -o"),
+    force: bool = option(False, "Replace the output if it exists."),
 ) -> None:
     """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
     from equipoise.data.tables.coding import input_names
@@ -75,12 +67,12 @@ def join(
     content = {str(path): load_sums(path) for path in files}
     schema = joined(content)
     schema.save(output)
-    grid = plain_table("column", "kind", "centre", "scale", "inputs", right=("centre", "scale", "inputs"))
+    rows, numbers = [], ("centre", "scale", "inputs")
     for feature in schema.coder.schema.features:
         fitted = schema.coder.fitted[feature.name]
-        numbers = [f"{fitted.centre:.6g}", f"{fitted.scale:.6g}"] if not fitted.categories else ["", ""]
-        grid.add_row(feature.name, feature.kind, *numbers, str(len(input_names(feature, fitted))))
-    out.print(grid)
+        scaling = [f"{fitted.centre:.6g}", f"{fitted.scale:.6g}"] if not fitted.categories else ["", ""]
+        rows.append([feature.name, feature.kind, *scaling, str(len(input_names(feature, fitted)))])
+    print_table(("column", "kind", *numbers), rows, right=numbers)
     for name in schema.coder.schema.names:
         if names := lacking(content, name):
             say(

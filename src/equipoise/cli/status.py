@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from equipoise.cli import completion
-from equipoise.cli.console import out, plain_table, print_json, say
-from equipoise.cli.options import Json, Runs
+from equipoise.cli.console import out, plain_table, say
+from equipoise.cli.options import Runs, option
 from equipoise.system.text import key_of, plural, visible
 
 if TYPE_CHECKING:
@@ -22,11 +21,8 @@ WIDEST = 1000  # signs of a line, more than any name has
 
 
 def status(
-    folder: Annotated[
-        Path, Argument(metavar="[FOLDER]", help="A run, or a folder of runs.", autocompletion=completion.runs)
-    ] = Path("runs"),
-    json_: Json = False,
-) -> None:
+    folder: Path = option(Path("runs"), "A run, or a folder of runs.", "[FOLDER]", autocompletion=completion.runs),
+) -> Iterator[object]:
     """Show how all runs below a folder are going: the round, the last accuracy, whether a process is at it, when it ends.
 
     You can call it while they run: it changes nothing and waits for nothing.
@@ -41,9 +37,7 @@ def status(
         if (chosen := min(folder.rglob(CHOSEN), default=None)) is not None:
             advice = f"Settings were chosen in {chosen.parent}: see its tuning.html."
         raise ValueError(f"There is no run in {folder}. {advice}")
-    if json_:
-        print_json([_row(run) for run in runs])
-        return
+    yield [_row(run) for run in runs]
     measures = list(dict.fromkeys(run.standing.measure for run in runs if run.standing.over)) or [ACCURACY]
     _print_table(runs, folder, ", ".join(measure.noun for measure in measures))
     _print_counts(runs)
@@ -59,18 +53,13 @@ def status(
 
 def track(
     directories: Runs,
-    to: Annotated[
-        str, Option(help="mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.")
-    ],
-    json_: Json = False,
-) -> None:
+    to: str = option(..., "mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.", ""),
+) -> Iterator[object]:
     """Send runs to an experiment tracker; what it has already is not sent twice."""
     from equipoise.runs.tracking import track as send
 
     rounds = {str(path): send(path, to) for path in directories}
-    if json_:
-        print_json({"to": to, "rounds": rounds})
-        return
+    yield {"to": to, "rounds": rounds}
     for path, n in rounds.items():
         say(f"{path}: {plural(n, 'round')} in {to}")
 
@@ -131,24 +120,17 @@ def _cells(run: RunStatus, common: str) -> list[str]:
 
 def _row(run: RunStatus) -> dict[str, Any]:
     at = run.standing
-    return {
+    row: dict[str, Any] = {
         "directory": run.directory.as_posix(),
         "method": run.method,
         "seed": run.seed,
         "state": run.state,
-        "process": run.process,
-        "round": at.round,
-        "rounds": at.rounds,
-        at.measure.name: at.mean,
-        f"{at.measure.name}_of": at.over or None,
-        "worst": at.worst,
-        "worst_of": at.worst_of or None,
-        "learning_rate": run.lr or None,
-        "seconds_per_round": at.seconds,
-        "last_round_ended": _utc(run.written),
-        "ends_about": _utc(run.ends),
-        "why": run.why or None,
     }
+    row |= {"process": run.process, "round": at.round, "rounds": at.rounds}
+    row |= {at.measure.name: at.mean, f"{at.measure.name}_of": at.over or None}
+    row |= {"worst": at.worst, "worst_of": at.worst_of or None, "learning_rate": run.lr or None}
+    row |= {"seconds_per_round": at.seconds, "last_round_ended": _utc(run.written), "ends_about": _utc(run.ends)}
+    return {**row, "why": run.why or None}
 
 
 def _utc(seconds: float | None) -> str | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal, Unpack
@@ -20,34 +19,26 @@ from equipoise.federation.method import parse
 from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS, stored
 from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
-from equipoise.report.html import write as write_report
-from equipoise.report.notes import marked
-from equipoise.report.page import printed_names
-from equipoise.report.sentences import when
-from equipoise.report.statistics import Comparison
-from equipoise.runs import choosing, directory as runs, plan, tuning, unchanged
+from equipoise.report import html, notes, page, sentences, statistics
+from equipoise.runs import choosing, directory as runs, plan, unchanged
 from equipoise.runs.configuration import Layer, RunConfig, whole
-from equipoise.runs.experiment import TRAINED, Strict, faults
-from equipoise.runs.tuning import TUNING, Budget
+from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
-from equipoise.system import own_code, trust
+from equipoise.system import own_code, seals, tree, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
-from equipoise.system.seals import open_toml, sealed_json
 from equipoise.system.suggestions import unknown
-from equipoise.system.tree import flatten
 
 log = logging.getLogger(__name__)
 
-FOLDER: Final = resources.files("equipoise.runs") / "suites"
+FOLDER: Final = Path(__file__).with_name("suites")
 FAILED: Final = "failed.json"
 SUBMITTED: Final = "submitted"  # in CONDITIONS: methods that are not the suite's
 RUNS, REPORT = "runs", "report.html"
 WRITTEN: Final = (CONDITIONS, "leaderboard.html", "leaderboard.csv", "leaderboard.tex")  # next to folders of scenarios
 SETTABLE: Final = TRAINED | {"rounds", "network", "network_options"}  # in a scenario of a suite
 STATISTICS: Final = {"mean": "avg", "worst": "worst", "std": "std"}  # by their names in a comparison
-Progress = Callable[[str, int, int], None]
 
 
 class Part(Strict):
@@ -75,14 +66,14 @@ class Suite(Strict):
     scenario: list[Part] = Field(min_length=1)
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> choosing.Budget:
         """How settings are chosen."""
-        return Budget(draws=self.draws, by=self.by, validation=self.validation)
+        return choosing.Budget(draws=self.draws, by=self.by, validation=self.validation)
 
 
 def suites() -> list[str]:
     """The suites that come with the library."""
-    return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read_suite(name: str) -> Suite:
@@ -100,7 +91,7 @@ def read_suite(name: str) -> Suite:
     try:
         read = read_regular(Path(name), ANYWHERE) if own else (FOLDER / f"{name}.toml").read_bytes()
         text = read.decode()
-        content = open_toml(text)
+        content = seals.open_toml(text)
         if own:
             trust.require_file(Path(name), content)
         suite = Suite(**content)
@@ -120,56 +111,54 @@ def read_suite(name: str) -> Suite:
         if re.search(r"^[ \t]*\[\s*scenario\s*\]", text, re.MULTILINE):
             advice = "Begin each scenario with [[scenario]], in two brackets"
         raise RunError(f"{name} cannot be read: {why}. {advice}.") from None
+    for problem in _problems(suite):
+        raise RunError(f"{name}: {problem}")
+    return suite
+
+
+def _problems(suite: Suite) -> Iterator[str]:
+    """What is not right in a suite whose entries have the right types."""
     names = [part.name for part in suite.scenario]
     if twice := [method for method in suite.methods if suite.methods.count(method) > 1]:
-        raise RunError(f"{name}: methods: {twice[0]} is given twice. Name each once.")
+        yield f"methods: {twice[0]} is given twice. Name each once."
     described, plain = dict[str, scenarios.Description](), dict[str, RunConfig]()
     for part in suite.scenario:
         if runs.slug(part.name) != part.name or not part.name.strip(".") or part.name in WRITTEN:
-            raise RunError(
-                f"{name}: scenario {part.name!r}: its name is that of a folder, so it may hold letters, digits and . _ + = - only, "
-                f"for example {runs.slug(part.name).strip('.') or 'mine'!r}, and is none of {', '.join(WRITTEN)}."
-            )
-        if part.scenario not in SCENARIOS:
-            raise RunError(f"{name}: scenario {part.name}: {unknown('scenario', part.scenario, SCENARIOS)}")
+            example = runs.slug(part.name).strip(".") or "mine"
+            rule = "its name is that of a folder, so it may hold letters, digits and . _ + = - only"
+            yield f"scenario {part.name!r}: {rule}, for example {example!r}, and is none of {', '.join(WRITTEN)}."
+        yield from strange(f"scenario {part.name}", "scenario", [part.scenario], SCENARIOS)
         options = SCENARIOS[part.scenario].options
         for table, keys in (("train", SETTABLE), ("options", options)):
-            if wrong := [key for key in getattr(part, table) if key not in keys]:
-                problem = f"{unknown('key', wrong[0], sorted(keys))} {_place(wrong[0], options)}".strip()
-                raise RunError(f"{name}: scenario {part.name}: {table}: {problem}")
+            for key in [key for key in getattr(part, table) if key not in keys]:
+                problem = f"{unknown('key', key, sorted(keys))} {_place(key, options)}".strip()
+                yield f"scenario {part.name}: {table}: {problem}"
         if part.data is None and _lacks_data(part):
-            what = ", ".join(SCENARIOS[part.scenario].reads)
-            example = "table.csv" if part.scenario == "own" else "data"
-            raise RunError(
-                f'{name}: scenario {part.name} reads {what}: state where the files are, data = "{example}" for example.'
+            files, example = (
+                ", ".join(SCENARIOS[part.scenario].reads),
+                "table.csv" if part.scenario == "own" else "data",
             )
+            yield f'scenario {part.name} reads {files}: state where the files are, data = "{example}" for example.'
         try:
             described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
             plain[part.name] = _plain(part)
         except ValueError as error:
-            raise RunError(f"{name}: scenario {part.name}: {error}") from None
+            yield f"scenario {part.name}: {error}"
         if kind_of(described[part.name].task) == REGRESSION:
-            raise RunError(
-                f"{name}: scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
-            )
-        if wrong := [method for method in part.skip if method not in suite.methods]:
-            raise RunError(f"{name}: scenario {part.name}: skip: {unknown('method', wrong[0], suite.methods)}")
-        if suite.methods[0] in part.skip:
-            raise RunError(
-                f"{name}: scenario {part.name}: skip: all methods are compared with the first, {suite.methods[0]}. "
-                "Do not skip it: leave the scenario out, or put another method first."
-            )
+            yield f"scenario {part.name} has numbers to predict, and a suite compares percent. Leave it out."
+        yield from strange(f"scenario {part.name}: skip", "method", part.skip, suite.methods)
+        if (reference := suite.methods[0]) in part.skip:
+            advice = "Do not skip it: leave the scenario out, or put another method first"
+            yield f"scenario {part.name}: skip: all methods are compared with the first, {reference}. {advice}."
         if names.count(part.name) > 1:
-            raise RunError(f"{name}: two scenarios are called {part.name}. Give each its own name.")
+            yield f"two scenarios are called {part.name}. Give each its own name."
     try:
         runs.distinct(suite.methods)
-        parsed = {method: parse(method) for method in suite.methods}
-        choosing.require_models(suite.budget.by, parsed)
+        choosing.require_models(suite.budget.by, {method: parse(method) for method in suite.methods})
         for part in suite.scenario if suite.by in choosing.LACKING else ():
             choosing.require_data(suite.by, described[part.name], plain[part.name])
     except ValueError as error:
-        raise RunError(f"{name}: {error}") from None
-    return suite
+        yield str(error)
 
 
 def _plain(part: Part) -> RunConfig:
@@ -243,7 +232,7 @@ class Cell:
     def fail(self, why: str, kind: Literal["failed", "skipped"] = "failed") -> None:
         """Record why it has no results."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / FAILED, sealed_json({kind: why}))
+        write_atomically(self.folder / FAILED, seals.sealed_json({kind: why}))
         log.warning("%s on %s: %s", self.method, self.part.name, why)
 
     def candidates(self, methods: Sequence[str]) -> choosing.Candidates:
@@ -253,8 +242,8 @@ class Cell:
 
     @property
     def choice(self) -> Content:
-        """What was chosen, as :meth:`equipoise.runs.tuning.Tuning.document` has it."""
-        return dict(stored(self.folder / TUNING)["methods"][self.method])
+        """What was chosen, as :meth:`equipoise.runs.choosing.Tuning.document` has it."""
+        return dict(stored(self.folder / choosing.TUNING)["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
         """A run that is reported, with the chosen settings."""
@@ -276,10 +265,8 @@ def run(
     *,
     methods: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
-    jobs: int | None = None,
-    on_progress: Progress | None = None,
-    lines: bool = False,
     retry: bool = False,
+    **how: Unpack[plan.How],
 ) -> None:
     """Tune and test the cells that are missing; what is finished is taken as it is, and what was stopped continues.
 
@@ -288,10 +275,8 @@ def run(
     suite, base : what to run, and the folder that all shards share.
     methods : instead of those of the suite.
     shard : which of how many machines this is, from 1.
-    jobs : processes at a time; no result depends on it.
-    on_progress : called with the scenario, the rounds done and to do.
-    lines : write lines about every run to standard error, if that is no terminal.
     retry : run cells that failed to run once more, from where they are, and log which.
+    how : the runs are trained, see :class:`equipoise.runs.plan.How`; ``on_progress`` is also given the scenario as ``description``.
     """
     for method in methods:
         parse(method)
@@ -302,7 +287,7 @@ def run(
     ):
         lacks = "%s lacks results of %s, with which %s is compared. Run the suite itself, too."
         log.warning(lacks, base, reference, ", ".join(map(own_code.short, methods)))
-    own = cells(suite, base, methods, shard)
+    own, on_progress = cells(suite, base, methods, shard), how.get("on_progress")
     failed = [cell for cell in own if retry and (cell.folder / FAILED).exists()]
     for cell in failed:
         (cell.folder / FAILED).unlink()
@@ -310,10 +295,11 @@ def run(
         names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
         log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
     for part in suite.scenario:
-        progress = None if on_progress is None else partial(on_progress, part.name)
+        if on_progress is not None:
+            how["on_progress"] = partial(on_progress, description=part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
-        _choose(suite, [cell for cell in left if not cell.chosen], shard, jobs=jobs, on_progress=progress, lines=lines)
-        _test(suite, [cell for cell in left if cell.chosen], jobs=jobs, on_progress=progress, lines=lines)
+        _choose(suite, [cell for cell in left if not cell.chosen], shard, **how)
+        _test(suite, [cell for cell in left if cell.chosen], **how)
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
@@ -334,14 +320,14 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
         raise RunError(f"{base} has results with {stated(changes)}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
     submitted = [*dict.fromkeys([*before.get(SUBMITTED, []), *methods])]
-    write_atomically(path, sealed_json({**before, **now, SUBMITTED: submitted}))
+    write_atomically(path, seals.sealed_json({**before, **now, SUBMITTED: submitted}))
 
 
 def _identity(conditions: Content, others: Content) -> Identity:
     """What conditions state, of those that others have, too: a folder may have fewer scenarios than its suite, or more."""
     both = {name: what for name, what in conditions.items() if name in others and name != SUBMITTED}
     data = {f"the {name}": both.pop(name) for name in [*both] if name.startswith("content of ")}
-    settings: Content = flatten(both, sep=": ")
+    settings: Content = tree.flatten(both, sep=": ")
     paths = {name: Path(x).name for name, x in settings.items() if name.endswith(": data")}  # of an earlier version
     return Identity({**settings, **paths}, data=data)
 
@@ -372,14 +358,10 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
     first = usable[0]
     where = first.base / first.part.name
     candidates = first.candidates([cell.method for cell in usable])
+    place, versions = where / f"shard-{shard[0]}-of-{shard[1]}", (own_code.version(cell.method) for cell in usable)
+    trials = where / "-".join([TRIALS, *filter(None, versions)])
     try:
-        every = choosing.choose_in_processes(
-            candidates,
-            suite.budget,
-            where / f"shard-{shard[0]}-of-{shard[1]}",
-            folder=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
-            **how,
-        )
+        every = choosing.choose_in_processes(candidates, suite.budget, place, trials, **how)
     except RunError as error:
         if error.kind != choosing.TRIAL:
             raise
@@ -389,7 +371,7 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
             first.fail(str(error))
         return
     for cell in usable:
-        tuning.write(every.only(cell.method), cell.folder, candidates.file())
+        choosing.write(every.only(cell.method), cell.folder, candidates.file())
 
 
 def _test(suite: Suite, chosen: Sequence[Cell], **how: Unpack[plan.How]) -> None:
@@ -426,31 +408,24 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             if not cell.failure and cell.finished(suite.seeds)
         }
         report, rounds, shown_rounds = base / part.name / REPORT, 0, ""
-        compared: Comparison | None = None
+        compared: statistics.Comparison | None = None
         if histories:
-            compared = Comparison.of([run for of_method in histories.values() for run in of_method])
-            rounds, shown_rounds = int(compared["rounds"]), when(compared.document)
-            write_report(compared, report)
+            compared = statistics.Comparison.of([run for of_method in histories.values() for run in of_method])
+            rounds, shown_rounds = int(compared["rounds"]), sentences.when(compared.document)
+            html.write(compared, report)
         results[part.name] = {
             method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
             for method, cell in of_part.items()
         }
-        about = {"name": part.name, "title": part.title or part.name, "rounds": rounds, "shown": shown_rounds}
-        parts.append({**about, "report": f"{part.name}/{REPORT}" if histories else ""})
+        titles = {"name": part.name, "title": part.title or part.name, "rounds": rounds, "shown": shown_rounds}
+        parts.append({**titles, "report": f"{part.name}/{REPORT}" if histories else ""})
     budget = {"draws": suite.draws, "by": suite.by, "seeds": suite.seeds, "validation": suite.validation}
-    return {
-        "title": suite.title,
-        "about": suite.about,
-        "reference": suite.methods[0],
-        "budget": budget,
-        "scenarios": parts,
-        "methods": every,
-        "cells": results,
-    }
+    about = {"title": suite.title, "about": suite.about, "reference": suite.methods[0], "budget": budget}
+    return {**about, "scenarios": parts, "methods": every, "cells": results}
 
 
 def _result(
-    cell: Cell, histories: Sequence[History] | None, compared: Comparison | None, referred: bool
+    cell: Cell, histories: Sequence[History] | None, compared: statistics.Comparison | None, referred: bool
 ) -> Content | None:
     """The numbers of a cell, with the differences if they are ``referred`` to the reference; None if it was not run yet."""
     choice: Content = {}
@@ -462,13 +437,13 @@ def _result(
     if histories is None or compared is None:
         return None
     tuned = histories[0].tuned or {}
-    label = marked(histories[0].label, tuned.get("by"))
+    label = notes.marked(histories[0].label, tuned.get("by"))
     row = next(method for method in compared["methods"] if method["method"] == label)
     versus = row["versus"]
     return _empty() | {
         **choice,
         **{name: row[key]["mean"] for name, key in STATISTICS.items()},
-        "printed": printed_names(histories).get(histories[0].label),
+        "printed": page.printed_names(histories).get(histories[0].label),
         "seconds": fmean(sum(float(r.get("seconds", 0)) for r in run.records) for run in histories),
         "bytes": _bytes(histories[0]),
         "tuning_seconds": tuned.get("seconds"),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
-from importlib import resources
-from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -17,16 +15,15 @@ from pydantic_core import ErrorDetails
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
+from equipoise.metrics import statistics
 from equipoise.metrics.classification import MEASURES
-from equipoise.metrics.statistics import Direction
 from equipoise.report.reproduction import STATISTICS
 from equipoise.scenarios import SCENARIOS
-from equipoise.system import trust
+from equipoise.system import seals, trust
 from equipoise.system.errors import InputError
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
-FOLDER = resources.files("equipoise.runs") / "experiments"
+FOLDER = Path(__file__).with_name("experiments")
 ENTRIES = {"part": "name", "row": "name", "ours": "what"}  # and what they are called by
 NEEDED = {"scenario", "method", "why"}  # what a part, a row and a choice of ours cannot do without
 # What an experiment takes from the one that it is like.
@@ -149,7 +146,7 @@ class Claim(Strict):
     row: str
     than: str | None = None
     value: float | None = Field(allow_inf_nan=False, default=None)
-    direction: Direction
+    direction: statistics.Direction
     margin: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     parts: list[str] = []
     seeds: dict[str, Annotated[int, Field(ge=1)]] = {}
@@ -236,16 +233,10 @@ class PaperExperiment(Strict):
 
 def experiment_names() -> list[str]:
     """The experiments that come with the library, such as ``fedheal/table2``."""
-    papers = sorted((p for p in FOLDER.iterdir() if p.is_dir()), key=lambda p: p.name)
-    return [
-        f"{paper.name}/{name.removesuffix('.toml')}"
-        for paper in papers
-        for name in sorted(f.name for f in paper.iterdir())
-        if name.endswith(".toml")
-    ]
+    return [f"{path.parent.name}/{path.stem}" for path in sorted(FOLDER.glob("*/*.toml"))]
 
 
-def experiment_file(name: str) -> Traversable:
+def experiment_file(name: str) -> Path:
     """The file of an experiment: one of ``experiment_names()``, or a path that ends in ``.toml``.
 
     Raises
@@ -260,8 +251,7 @@ def experiment_file(name: str) -> Traversable:
         return Path(name)
     if name not in experiment_names():
         raise InputError(unknown("experiment", name, experiment_names()))
-    paper, item = name.split("/")
-    return FOLDER / paper / f"{item}.toml"
+    return FOLDER / f"{name}.toml"
 
 
 def faults(table: type[Strict], error: ValidationError) -> str:
@@ -305,7 +295,7 @@ def _written(name: str) -> dict[str, Any]:
     """What a file says, with what its parts and rows share and what it takes from the experiment that it is ``like``."""
     file = experiment_file(name)
     try:
-        own = open_toml(file.read_bytes().decode())
+        own = seals.open_toml(file.read_bytes().decode())
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: expected text in UTF-8; found {error.reason} at byte {error.start}.") from None
     except ValueError as error:
@@ -364,22 +354,24 @@ def _check(name: str, experiment: PaperExperiment) -> None:
             raise InputError(f"{name}: {problem}")
 
 
+def strange(where: str, kind: str, names: Iterable[str], allowed: Collection[str]) -> Iterator[str]:
+    """What is not right ``where`` some names of a kind are given: those that are not allowed."""
+    return (f"{where}: {unknown(kind, name, allowed)}" for name in names if name not in allowed)
+
+
 def _wrong_names(experiment: PaperExperiment) -> Iterator[str]:
     parts = [part.name for part in experiment.part]
     for what, names in (("row", [r.name for r in experiment.row]), ("part", parts)):
         for k, word in enumerate(names):
             if word in names[:k]:
                 yield f"two entries [[{what}]] are called {word!r}. Give each a name of its own."
-    places: list[tuple[str, str, Iterable[str], Iterable[str]]] = [
-        (f"row {row.name}", "part", row.parts, parts) for row in experiment.row
-    ]
+    for row in experiment.row:
+        yield from strange(f"row {row.name}", "part", row.parts, parts)
     for part in experiment.part:
         used = [word.scenario for word in (part, part.embedded) if word is not None]
-        places.append((f"part {part.name}", "column", part.every_column, experiment.columns))
-        places.append((f"part {part.name}", "scenario", used, SCENARIOS))
-    places.append(("beside", "column", experiment.beside, experiment.columns))
-    for where, what, named, allowed in places:
-        yield from (f"{where}: {unknown(what, word, allowed)}" for word in named if word not in allowed)
+        yield from strange(f"part {part.name}", "column", part.every_column, experiment.columns)
+        yield from strange(f"part {part.name}", "scenario", used, SCENARIOS)
+    yield from strange("beside", "column", experiment.beside, experiment.columns)
 
 
 def _wrong_settings(experiment: PaperExperiment) -> Iterator[str]:
@@ -388,17 +380,16 @@ def _wrong_settings(experiment: PaperExperiment) -> Iterator[str]:
             method, _, parameter = key.partition(".")
             if method not in METHODS and not any(method in parse(row.method).parts for row in experiment.row):
                 yield f"part {part.name}: set: {key}: {unknown('method', method, METHODS)}"
-            if method in METHODS and parameter not in (defaults := METHODS[method].defaults):
-                yield f"part {part.name}: set: {key}: {unknown('hyper-parameter', parameter, defaults)}"
+            defaults = METHODS[method].defaults if method in METHODS else [parameter]
+            yield from strange(f"part {part.name}: set: {key}", "hyper-parameter", [parameter], defaults)
 
 
 def _wrong_columns(experiment: PaperExperiment) -> Iterator[str]:
     for column, spec in experiment.columns.items():
         statistic, _, measure = spec.partition(" ")
-        if measure and measure not in MEASURES:
-            yield f"column {column}: {unknown('measure', measure, MEASURES)}"
-        if not statistic.startswith("group:") and statistic not in STATISTICS:
-            yield f"column {column}: {unknown('statistic', statistic, [*STATISTICS, 'group:NAME'])}"
+        yield from strange(f"column {column}", "measure", filter(None, [measure]), MEASURES)
+        if not statistic.startswith("group:"):
+            yield from strange(f"column {column}", "statistic", [statistic], [*STATISTICS, "group:NAME"])
 
 
 def _wrong_choices(experiment: PaperExperiment) -> Iterator[str]:
@@ -406,9 +397,9 @@ def _wrong_choices(experiment: PaperExperiment) -> Iterator[str]:
     if experiment.quick == Quick():
         yield "quick: expected rounds, seeds or both; found neither."
     for row in experiment.row:
+        plain = [key for key in row.choose if "." not in key]
+        yield from strange(f"row {row.name}: choose", "setting of training", plain, sorted(TRAINED))
         for key in row.choose:
-            if "." not in key and key not in TRAINED:
-                yield f"row {row.name}: choose: {unknown('setting of training', key, sorted(TRAINED))}"
             if key in row.set or key in row.train:
                 yield f"row {row.name}: {key} is both chosen and given. Leave it out of choose, or of set and train."
         if row.choose and experiment.choice is None:
@@ -424,16 +415,10 @@ def _wrong_choices(experiment: PaperExperiment) -> Iterator[str]:
 
 def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
     """What is not right in the claims."""
-    parts = {part.name: part for part in experiment.part}
     for k, claim in enumerate(experiment.claim, 1):
-        for what, names, allowed in (
-            ("row", claim.rows, [row.name for row in experiment.row]),
-            ("column", [claim.column], experiment.columns),
-            ("part", [*claim.parts, *claim.seeds], parts),
-        ):
-            for word in names:
-                if word not in allowed:
-                    yield f"claim {k}: {unknown(what, word, allowed)}"
+        yield from strange(f"claim {k}", "row", claim.rows, [row.name for row in experiment.row])
+        yield from strange(f"claim {k}", "column", [claim.column], experiment.columns)
+        yield from strange(f"claim {k}", "part", [*claim.parts, *claim.seeds], [part.name for part in experiment.part])
         if (claim.than is None) == (claim.value is None):
             yield f"claim {k}: expected than (a row) or value (a number); found {'both' if claim.than else 'neither'}."
         if claim.than == claim.row:
@@ -454,8 +439,7 @@ def _wrong_claims(experiment: PaperExperiment) -> Iterator[str]:
 
 def published(name: str) -> dict[tuple[str, str, str], tuple[float, float | None]]:
     """The paper's numbers, mean and spread, by row, part and column; empty if the paper prints none."""
-    file = experiment_file(name)
-    path: Any = file.with_suffix(".csv") if isinstance(file, Path) else FOLDER / f"{name}.csv"
+    path = experiment_file(name).with_suffix(".csv")
     if not path.is_file():
         return {}
     lines = [text for text in path.read_text(encoding="utf-8").splitlines() if text and not text.startswith("#")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
@@ -11,17 +12,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from equipoise.federation import checkpoint
-from equipoise.federation.directory import CHECKPOINT, METRICS
+from equipoise.core.settings import simulated
+from equipoise.federation import checkpoint, directory
 from equipoise.federation.history import History
-from equipoise.runs import directory as runs
+from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
+from equipoise.runs import directory as runs, status
 from equipoise.runs.configuration import RunConfig
-from equipoise.runs.status import Watch
+from equipoise.system import files, seals
 from equipoise.system.errors import SETTINGS, RunError
-from equipoise.system.files import open_regular
 from equipoise.system.workers import Processes, Workers, cores
 
-Progress = Callable[[int, int], None]  # called with the rounds done and to do, over all cells
+log = logging.getLogger(__name__)
+
+Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
@@ -46,7 +49,7 @@ class Cell:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to train."""
-        state = self.folder / CHECKPOINT
+        state = self.folder / directory.CHECKPOINT
         paused = self.until and checkpoint.exists(state) and checkpoint.about(state)["t"] >= self.until
         return bool(runs.finished(self.folder) or paused)
 
@@ -75,7 +78,7 @@ class Outcome:
     @cached_property
     def history(self) -> History | None:
         """What it has recorded, if anything."""
-        recorded = self.trained is None and (self.cell.folder / METRICS).exists()
+        recorded = self.trained is None and (self.cell.folder / directory.METRICS).exists()
         return History.from_run(self.cell.folder) if recorded else self.trained
 
 
@@ -146,7 +149,7 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     if jobs is None:
         jobs = fitting([cell.config for cell in cells])
     left = [cell for cell in cells if not cell.ended]
-    watch = Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
+    watch = status.Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
     total, looks = sum(min(cell.config.rounds, cell.until or cell.config.rounds) for cell in cells), itertools.count()
 
@@ -169,6 +172,50 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     return [outcomes.get(id(cell), Outcome(cell)) for cell in cells]
 
 
+def directories(base: Path, configs: Sequence[RunConfig]) -> list[Path]:
+    """One run directory per configuration, inside ``base``."""
+    return [base / f"{runs.slug(c.label)}-seed{c.seed}" for c in configs]
+
+
+def compare(configs: Sequence[RunConfig], base: Path, **how: Unpack[How]) -> list[History]:
+    """Run what is not finished yet, and return every history in the order of ``configs``.
+
+    Parameters
+    ----------
+    configs : the runs; a finished one of the same settings is reused, a killed one continues.
+    base : directory of the comparison.
+    how : the runs are trained, see :class:`equipoise.runs.plan.How`.
+    """
+    if any((base / name).exists() for name in (CONDITIONS, CHOSEN)):
+        raise RunError(f"{base} holds a benchmark, or a choice of settings. Choose another --name.")
+    paths = directories(base, configs)
+    cells = [Cell(path.name, config, path) for config, path in zip(configs, paths, strict=True)]
+    for k, path in enumerate(paths):
+        if path in paths[:k]:
+            raise ValueError(f"The method {configs[k].label} is given twice. Name each once.")
+    if simulated(configs[0]):
+        runs.check(configs[0])
+    if why := runs.assumed(configs[0]):
+        log.warning("%s", why)
+    begins: dict[str, RunConfig] = {}  # of each method the first seed, as of configs[0]
+    for cell in cells:
+        if not runs.finished(cell.folder):
+            begins.setdefault(cell.config.label, cell.config)
+    if begins:
+        runs.check_networks([*begins.values()])
+    for label, config in begins.items():
+        for why in runs.doubts(config):
+            log.warning("%s: %s", label, why)
+    for cell in cells:
+        runs.start(cell.config, cell.folder)
+    files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
+    if failed := [outcome for outcome in finish(cells, **how) if outcome.why]:
+        named = "\n".join(f"{outcome.cell.folder.name}: {outcome.why}" for outcome in failed)
+        rest = f"\nThe others are complete, in {base}." * (len(failed) < len(paths))
+        raise RunError(f"{len(failed)} of {len(paths)} runs failed.\n{named}{rest}")
+    return [History.from_run(path) for path in paths]
+
+
 def train(
     folder: str, workers: int | None = None, until: int | None = None, *, data: str | None = None, needs: str = ""
 ) -> None:
@@ -188,7 +235,7 @@ def fitting(configs: Sequence[RunConfig]) -> int:
 
 def _rounds(path: Path) -> int:
     try:
-        with open_regular(path / METRICS) as file:
+        with files.open_regular(path / directory.METRICS) as file:
             return sum(1 for _ in file)
     except FileNotFoundError:
         return 0

@@ -17,16 +17,13 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.federation.history import History
 from equipoise.report.reproduction import Chosen, Tried
-from equipoise.runs import directory as runs, experiment as papers
+from equipoise.runs import choosing, directory as runs, experiment as papers
 from equipoise.runs.configuration import Layer, RunConfig, called, layered
 from equipoise.runs.experiment import ColumnGroup, Condition, PaperExperiment, Row, read_experiment
 from equipoise.runs.plan import Cell, How, Outcome, finish
-from equipoise.runs.tuning import judged
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
-from equipoise.system import hashes, own_code
+from equipoise.system import files, hashes, own_code
 from equipoise.system.errors import InputError, RunError
-from equipoise.system.files import locked
-from equipoise.system.suggestions import unknown
 
 Draw = tuple[int, int | None]  # a seed, and the number of the division of the data, None for the seed's own
 
@@ -196,13 +193,11 @@ def _check_asked(
         raise InputError(
             f"{name}: --seeds {seeds} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
         )
-    for what, asked, allowed in (
-        ("part", parts, [part.name for part in experiment.part]),
-        ("row", rows, [row.name for row in experiment.row]),
+    for problem in (
+        *papers.strange(name, "part", parts, [part.name for part in experiment.part]),
+        *papers.strange(name, "row", rows, [row.name for row in experiment.row]),
     ):
-        for word in asked:
-            if word not in allowed:
-                raise InputError(f"{name}: {unknown(what, word, allowed)}")
+        raise InputError(problem)
 
 
 def _rows(
@@ -244,9 +239,12 @@ def _calibration(
         return None
     other, of_ours = read_experiment(by.of or name), {run.part for run in planned}
     fixed = [row.name for row in other.row if not row.choose]
-    for what, names, every in (("column", [by.column], [*other.columns]), ("row", by.rows, fixed)):
-        if strange := [run for run in names if run not in every]:
-            raise InputError(f"{name}: calibration: {unknown(what, strange[0], every)}")
+    where = f"{name}: calibration"
+    for problem in (
+        *papers.strange(where, "column", [by.column], other.columns),
+        *papers.strange(where, "row", by.rows, fixed),
+    ):
+        raise InputError(problem)
     of_both = of_ours & {p.name for p in other.part if {*by.rows} & {row.name for row in other.of(p)}}
     same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
     update = {"part": same, "divisions": experiment.divisions, "seeds": experiment.seeds}
@@ -373,7 +371,7 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     for trial in candidate.trials:
         why = failed.get(trial.path, "").partition(". ")[0]
         outcome = Outcome(Cell(trial, trial.config, trial.path), RunError(why) if why else None)
-        result = judged([outcome], by, trial.rounds)
+        result = choosing.judged([outcome], by, trial.rounds)
         if result.failed:
             return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {result.failed}")
         scores.append(result.scores[by])
@@ -398,7 +396,7 @@ def _completed(planned: Sequence[PlannedRun], **how: Unpack[How]) -> dict[Path, 
     cells = {run.path: Cell((run.part, run.row, run.seed), run.config, run.path) for run in planned}
     for path, cell in cells.items():  # two rows may be the same run
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent / f".{path.name}.lock", wait=True):
+        with files.locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(cell.config, path)
     return {outcome.cell.folder: outcome.why for outcome in finish([*cells.values()], **how) if outcome.why}
 

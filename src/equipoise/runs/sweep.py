@@ -22,44 +22,28 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
-from equipoise.federation import checkpoint
+from equipoise.federation import checkpoint, fingerprint, guard, history, preparation
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, require_none, write_manifest
 from equipoise.federation.federation import Federation
-from equipoise.federation.fingerprint import code, digest
-from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import History
 from equipoise.federation.method import Method
-from equipoise.federation.preparation import recorded_of
 from equipoise.federation.standing import ProgressLog, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop
+from equipoise.metrics import collaborative
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.collaborative import SERVER
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import ORDER, manifest
 from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Contribution, Meta, Tuned
 from equipoise.records.record import Record
 from equipoise.report.comparisons import Comparison
-from equipoise.runs.choosing import (
-    BY_LAST,
-    FOLDER,
-    Configure,
-    Subject,
-    check,
-    choose,
-    conditional,
-    identity,
-    require,
-    require_models,
-)
+from equipoise.runs import choosing
+from equipoise.runs.choosing import BY_LAST, FOLDER, Budget, Configure, Subject, Trial, Tuning, tuned_method
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
-from equipoise.runs.tuning import Budget, Trial, Tuning, tuned_method
-from equipoise.system.files import claimed, write_atomically
+from equipoise.system import files, seals
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
-from equipoise.system.seals import sealed_json
 from equipoise.system.search import Space, read
 from equipoise.system.suggestions import shorten
 
@@ -99,25 +83,26 @@ class Common:
         method, solver = tuned_method(self.parsed[label], self.solver, settings)
         return partial(replace(self, solver=solver).federation, method, seed)
 
+    def first(self, budget: Budget) -> Federation:
+        """The federation of the first method with the first seed that chooses."""
+        return self.federation(next(iter(self.parsed.values())), budget.seeds[0])
+
     def sealed(self, budget: Budget) -> Configure:
         """With the data that choose."""
         if self.given.get("select", "last") != "last":
             raise ValueError(f"select: {BY_LAST}. Leave it out.")
         task = task_of(self.given.get("task", "classification"))
-        recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
-        sealed, first = replace(self, given=self._held(budget)), next(iter(self.parsed.values()))
+        preparation.recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
+        sealed = replace(self, given=self._held(budget))
         rewards = self.given.get("collaborative") and self.given.get("groups") is None
 
-        def grouped() -> bool:
-            return bool(sealed.federation(first, budget.seeds[0]).trial.setup.attributes)
-
         present = {
-            "eo": lambda: not task.dtype.is_floating_point and grouped(),
+            "eo": lambda: not task.dtype.is_floating_point and bool(sealed.first(budget).trial.setup.attributes),
             COLLABORATION: lambda: bool(rewards) and self.given.get("server_validation") is not None,
             LEAVE_OUT: lambda: len([*self.clients]) > 1,
             ORACLE: lambda: any(self.given.get(name) for name in OF_TESTS),
         }
-        require(budget.by, present)
+        choosing.require(budget.by, present)
         return sealed.config
 
     def _held(self, budget: Budget) -> dict[str, Any]:
@@ -129,7 +114,7 @@ class Common:
             base = {name: value for name, value in base.items() if name not in OF_TESTS}
             base["collaborative"] = budget.by == COLLABORATION
             if budget.by == COLLABORATION and (held := given.get("server_validation")) is not None:
-                base["tests"] = {SERVER: held}
+                base["tests"] = {collaborative.SERVER: held}
         return base
 
     def without(self, budget: Budget) -> dict[str, Configure]:
@@ -143,7 +128,7 @@ class Common:
             rest = replace(self, clients=[*members[:k], *members[k + 1 :]], given={**plain, **more})
             others[name] = rest.config
             try:  # what names the client that is left out, or groups, is told before anything trains
-                rest.federation(next(iter(self.parsed.values())), budget.seeds[0])
+                rest.first(budget)
             except ValueError as error:
                 raise ValueError(f"by={LEAVE_OUT}, without {name}: {error}") from None
         return others
@@ -157,22 +142,19 @@ class Common:
         fed = self.federation(method, budget.seeds[0])
         its = fed.fingerprint
         data, positive = its["data"], {"positive": self.given.get("positive")} if budget.by == "eo" else {}
+        net = [repr(fed.model.net), fed.model.head_name, *(its[n] for n in ("parameters", "fixed", "hidden units"))]
         python = {
             "clients": [its["sizes"], its["labels"], data["inputs"]],
-            "net": [
-                repr(fed.model.net),
-                fed.model.head_name,
-                *(its[n] for n in ("parameters", "fixed", "hidden units")),
-            ],
-            "values of net": digest(fed.model.initial),
+            "net": net,
+            "values of net": fingerprint.digest(fed.model.initial),
             **{name: data[name] for name in ("groups", "attributes")},
             "server_validation": data["validation"],
             "task": str(fed.model.task),
             "transform": re.sub(r" at 0x\w+", "", repr(self.given.get("transform"))),
             **({"tests": data["tests"]} if budget.by == ORACLE else {}),
         }
-        settings = conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
-        return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
+        settings = choosing.conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
+        return {"settings": settings, "python": {name: fingerprint.code(x) for name, x in python.items()}}
 
 
 def compare(
@@ -255,25 +237,25 @@ def compare(
         chosen = {label: tuning.tuned(label) for label in labelled}
         settings = {label: {**tuning.choices[label].settings} for label in labelled}
         for label, now in common.conditions(budget).items() if isinstance(tune, Tuning) else ():
-            changes = identity(tuning.conditions[label]).differences(identity(now))
+            changes = choosing.identity(tuning.conditions[label]).differences(choosing.identity(now))
             chosen[label]["changed"] = [change.name for change in changes]
             chosen[label]["changed"] += ["validation"] * (_share(given) not in (None, budget.validation))
     for label, method in labelled.items():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             common.config(label, settings[label], seed=numbers[0])()
-    histories: list[History] = []
+    histories: list[history.History] = []
     lines, planned = ProgressLog(progress), len(labelled) * len(numbers)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
         task = bar.add_task("", total=rounds * planned, accuracy="")
 
-        def train(cell: Cell) -> History:
+        def train(cell: Cell) -> history.History:
             label, seed = cell.key
             bar.update(task, description=f"{label}, seed {seed}")
             fed: Federation = cell.config()
             path = None if base is None else cell.folder
             if not histories and not fed.tests.sets:
                 log.warning(UNTESTED)
-            first = digest(fed.model.initial)
+            first = fingerprint.digest(fed.model.initial)
             left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop, chosen.get(label))
             later = planned - len(histories) - 1
             named = f"run {planned - later} of {planned}, " * (planned > 1) + f"{label}, seed {seed}"
@@ -290,7 +272,7 @@ def compare(
             if left:
                 try:
                     fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
-                except QuorumError as error:
+                except guard.QuorumError as error:
                     error.args = (f"{label}, seed {seed}: {error}",)
                     raise
             bar.update(task, advance=rounds - fed.progress.t)
@@ -308,7 +290,7 @@ def compare(
         for outcome in run(cells, partial(Here().submit, train)):
             if outcome.error is not None:
                 raise outcome.error
-            histories.append(cast(History, outcome.history))
+            histories.append(cast(history.History, outcome.history))
     return Comparison.of(histories, last)
 
 
@@ -388,8 +370,8 @@ def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str])
 
 def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool) -> Tuning:
     """Choose the settings of all methods, in a directory or a temporary one."""
-    spaces = check(common.parsed, budget, common.search)
-    require_models(budget.by, common.parsed)
+    spaces = choosing.check(common.parsed, budget, common.search)
+    choosing.require_models(budget.by, common.parsed)
     rounds, alone = common.rounds, dict[tuple[int, str], Contribution]()
     total, done, begun, lines = budget.planned(rounds) * len(common.parsed), 0, time.time(), ProgressLog(progress)
     with ExitStack() as stack:
@@ -397,13 +379,13 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
         bar = stack.enter_context(progress_bar(progress))
         task = bar.add_task("choosing", total=total, accuracy="")
 
-        def train(cell: Cell) -> History:
+        def train(cell: Cell) -> history.History:
             trial: Trial = cell.key
             fed: Federation = cell.config()
             if fed.collaborative and not checkpoint.exists(cell.folder / CHECKPOINT):  # the same for all methods
                 key = fed.trial.settings.seed, str(fed.solver.lr)
                 fed.alone = alone[key] = alone.get(key) or trained_alone(fed, rounds, progress=False)
-            left = _resumed(fed, cell.folder, trial.label, digest(fed.model.initial), rounds, None)
+            left = _resumed(fed, cell.folder, trial.label, fingerprint.digest(fed.model.initial), rounds, None)
             bar.update(task, description=str(trial))
 
             def pause(_: Record) -> bool:
@@ -424,7 +406,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
         of_data = common.sealed, common.without, common.conditions
         subject = Subject(common.parsed, spaces, rates, rounds, *of_data)
         train_all = partial(run, submit=partial(Here().submit, train))
-        chosen = choose(subject, budget, place, train_all, {}, page=directory is not None)
+        chosen = choosing.choose(subject, budget, place, train_all, {}, page=directory is not None)
         return replace(chosen, solver=common.solver)
 
 
@@ -484,8 +466,8 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     for path in paths:
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
-    with claimed(base, "comparison", ORDER, FOLDER):
-        write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
+    with files.claimed(base, "comparison", ORDER, FOLDER):
+        files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
         yield
 
 
@@ -514,5 +496,5 @@ def _resumed(
     now = Identity({"rounds": rounds, "stop": ends, "tune": tuned and tune}, first_values={"the network": first})
     require_none(path, then.differences(now))
     if noted.get("tuned") != tuned:  # the same settings may be chosen otherwise
-        write_atomically(path / MANIFEST, sealed_json({**noted, "tuned": tuned}))
+        files.write_atomically(path / MANIFEST, seals.sealed_json({**noted, "tuned": tuned}))
     return left

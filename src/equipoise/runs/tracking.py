@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Self
 
 from equipoise.federation import checkpoint
-from equipoise.metrics import performance
-from equipoise.metrics.measures import main_in
+from equipoise.metrics import measures, performance
 from equipoise.records.directory import ORDER, members
 from equipoise.records.record import Record, by_client, large, number, parse
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers, part
-from equipoise.system.errors import RunError
-from equipoise.system.files import read_regular
-from equipoise.system.suggestions import unknown
+from equipoise.system import errors, files, suggestions
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +38,7 @@ def chosen(to: str) -> tuple[str, str]:
     """
     name, _, place = to.partition(":")
     if name not in TRACKERS:
-        raise ValueError(unknown("tracker", name, TRACKERS))
+        raise ValueError(suggestions.unknown("tracker", name, TRACKERS))
     if find_spec(name) is None:
         raise ValueError(f"The tracker {name} is not installed. Install it: pip install 'equipoise[{name}]'.")
     return name, place
@@ -55,7 +52,7 @@ def round_numbers(record: Record, names: Sequence[str]) -> dict[str, float]:
     for name, group in groups.items():
         sent |= {f"groups/{key}/{part(name)}": value for key, value in numbers(group).items() if key != "n"}
     clients = record.get("clients", {})
-    main = main_in(clients or next(iter(groups.values()), ()))
+    main = measures.main_in(clients or next(iter(groups.values()), ()))
     each = zip(names, by_client(clients, main), strict=False)
     sent |= {f"clients/{main.name}/{part(name)}": a for name, a in each if a is not None}
     of_groups = [number(group.get(main.name)) for group in groups.values()]
@@ -91,7 +88,7 @@ class Follower:
             t, complete = _reached(path)
             if t == self.sent.get(path, 0) and not (complete and path in self.open):
                 continue
-            records, hashes = parse(read_regular(path / "metrics.jsonl").decode(), t)
+            records, hashes = parse(files.read_regular(path / "metrics.jsonl").decode(), t)
             if path not in self.open:
                 run = Tracked(path, hashes[0], path.parent.name if (path.parent / ORDER).exists() else "")
                 self.open[path] = run, TRACKERS[self.tracker](run, self.place)
@@ -122,7 +119,7 @@ def _reached(path: Path) -> tuple[int, bool]:
     t = int(about["t"])
     if (path / "config.toml").exists():
         return t, runs.finished(path)
-    records, _ = parse(read_regular(path / "metrics.jsonl").decode(), t)
+    records, _ = parse(files.read_regular(path / "metrics.jsonl").decode(), t)
     return t, t == about.get("rounds") or "stopped" in records[-1]
 
 
@@ -153,7 +150,7 @@ def track(path: str | Path, to: str) -> int:
             follower.look()
             follower.close()
     except Exception as error:  # of another library, whatever it raises
-        raise RunError(f"{to} did not take the records of {path}: {_short(error)}") from error
+        raise errors.RunError(f"{to} did not take the records of {path}: {_short(error)}") from error
     return sum(follower.sent.values())
 
 
