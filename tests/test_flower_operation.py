@@ -72,7 +72,7 @@ class Link:
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     made = Link()
-    monkeypatch.setattr(checks, "reach", lambda name: iter([CheckResult("", name == "it", f"there is no {name}")]))
+    monkeypatch.setattr(checks, "reach", lambda name: CheckResult("", name == "it", f"there is no {name}"))
     monkeypatch.setattr(superlink.SuperLink, "call", lambda self, *words, **more: made.call(*words, **more))
     return made
 
@@ -238,7 +238,7 @@ def test_a_site_is_removed_by_its_name_and_only_when_told_twice(equipoise: Any, 
 def test_without_flower_it_says_so(
     command: list[str], equipoise: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(checks, "reach", lambda name: iter(()))
+    monkeypatch.setattr(checks, "reach", lambda name: CheckResult("", True, ""))
     monkeypatch.setattr(superlink, "find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
     done = equipoise("flower", *command, "it")

@@ -974,8 +974,8 @@ def test_a_program_interrupted_while_it_starts_is_known_and_stopped(
     here = local.Processes(tmp_path, dict(os.environ), 1.0)
     try:
         with pytest.raises(KeyboardInterrupt):
-            here.start("site-0", "sleep", ["60"])
+            here.launch("site-0", "sleep", ["60"])
     finally:
         signal.signal(signal.SIGINT, before)
-    here.stop("site-0")
+    here.stop()
     assert begun[0].poll() is not None

@@ -173,7 +173,8 @@ def run(
 
         settings = project.settings(directory)
         changes = project.overrides(config or (), settings)
-        wrong = project.problems({**settings, **changes}) or [each.text for each in reach(connection) if not each.ok]
+        wrong = project.problems({**settings, **changes})
+        wrong = wrong or [answer.text for answer in [reach(connection)] if not answer.ok]
         if wrong:
             raise RunError("Nothing was started. " + " ".join(wrong))
         link = SuperLink(connection, environment())

@@ -268,8 +268,8 @@ def _link(connection: str | None) -> SuperLink:
 
     if connection is None:
         raise RunError("no server was asked: there is no --connection")
-    if wrong := [each.text for each in reach(connection) if not each.ok]:
-        raise RunError(" ".join(wrong))
+    if not (answer := reach(connection)).ok:
+        raise RunError(answer.text)
     return SuperLink(connection, environment())
 
 
