@@ -15,7 +15,7 @@ import pytest
 from equipoise.flower.deploy import checks, superlink
 from equipoise.flower.deploy.certificates import inspect, make_certificates, problems
 from equipoise.flower.deploy.checks import CheckResult
-from equipoise.flower.secagg import memory as memory_file
+from equipoise.flower.secagg import sums
 from equipoise.flower.site.store import Store
 from equipoise.records.record import lines as record_lines
 from equipoise.runs.status import run_status
@@ -260,7 +260,7 @@ def states(tmp_path: Path) -> Path:
         bundle = store.directory / "bundle"
         bundle.mkdir()
         (bundle / "model.safetensors").write_bytes(b"as above")
-        memory_file.read_memory(store.directory / "masks.json")
+        sums.read_memory(store.directory / "masks.json")
         for path in store.directory.rglob("*"):
             os.utime(path, times=(time.time() - 86400 * days,) * 2)
     shutil.copytree(base / "trial-0123abcd", base / "home")

@@ -46,7 +46,7 @@ from equipoise.flower.server.consortium import Consortium, description, federati
 from equipoise.flower.server.roster import Exchange, Known
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings, faults
-from equipoise.flower.site.site import KINDS, Site, harmless, open_site, sendable
+from equipoise.flower.site.site import Site, harmless, open_site, sendable
 from equipoise.flower.site.store import BUNDLE, Store
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.classification import divided
@@ -139,7 +139,7 @@ def make_client_app(
                 reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})
         return Message(reply.records(), reply_to=message)
 
-    for kind in (*KINDS, *masked_site.KINDS):
+    for kind in masked_site.KINDS:
         category, _, action = kind.partition(".")
         getattr(app, category)(*([action] if action else []))(answered)
     return app

@@ -18,9 +18,8 @@ from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.trial import Trial, own_weights
 from equipoise.flower.codec import Parcel, hiding, unpacked
 from equipoise.flower.secagg import sums
-from equipoise.flower.secagg.masks import MaskError, comparison, is_public_key, sha256, transcript
 from equipoise.flower.secagg.site import no_reports
-from equipoise.flower.secagg.sums import SumRequest
+from equipoise.flower.secagg.sums import MaskError, SumRequest, comparison, is_public_key, sha256, transcript
 from equipoise.flower.server.roster import AWAY
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record

@@ -92,8 +92,6 @@ class Site:
         ------
         SiteError, CodecError : their text may leave the site; that of other errors must not.
         """
-        if kind not in KINDS:
-            raise SiteError(f"was asked for {kind!r}, which it does not know.")
         reply = KINDS[kind](self, self.here(asked))
         self.keep_base(asked)
         return reply
@@ -112,7 +110,7 @@ class Site:
 
     @property
     def guarded(self) -> bool:
-        """Whether the site answers little, see :mod:`equipoise.flower.site.questions`."""
+        """Whether the site answers little, see :mod:`equipoise.flower.secagg.site`."""
         return bool(self.node_config.get("secure")) or "max-epsilon" in self.node_config
 
     @property
