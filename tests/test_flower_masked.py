@@ -1468,7 +1468,7 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
         nodes = [{"site": name, "state-dir": str(tmp_path / name), **(node if name == "b" else {})} for name in data]
         told["name"] += "."  # another experiment, with new keys
         sites = Sites(Exchange(InProcessGrid(app, nodes, {}), dict(told), deadline=5.0, poll=0.001))
-        sites.roster.gather(3, [], 0.0)
+        sites.gather(3, [], 0.0)
         chosen = eq.Settings(batch_size=8, quorum=0.5)
         fed = federation(Task(network()), sites, "fedavg", SOLVER, settings=chosen, secure=secure)
         allow(fed, **({} if "least-sites" in node else {"least_sites": 2}))

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import secrets
 import shutil
 import sys
@@ -62,6 +61,7 @@ from equipoise.system.environment import environment
 from equipoise.system.errors import RunError, SiteError, refusal
 from equipoise.system.files import claimed, read_regular, require_own, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
+from equipoise.system.places import own_state
 from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
 from equipoise.system.text import key_of
@@ -202,8 +202,7 @@ def _name(context: Context) -> str:
 
 def _state_directory(context: Context) -> Path:
     directory = context.node_config.get("state-dir")  # of the owner, never of the run
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(str(directory)).expanduser() if directory else Path(base) / "equipoise"
+    return Path(str(directory)).expanduser() if directory else own_state()
 
 
 def make_server_app(task: TaskFunction, method: str | Rule | Method | None = None) -> ServerApp:
@@ -261,8 +260,8 @@ def _train(
     log.info("%s: waiting for sites", directory)
     if settings.secure:
         require_own_weights(made)
-    sites.roster.most = settings.max_samples
-    sites.roster.gather(settings.min_sites, settings.names, settings.wait, earlier)
+    sites.most = settings.max_samples
+    sites.gather(settings.min_sites, settings.names, settings.wait, earlier)
     about = {"experiment": name, "sites": [asdict(s) for s in sites.members], "unfinished": stops}
     write_atomically(directory / "sites.json", sealed_json(about))
     fed = federation(
@@ -440,7 +439,7 @@ def in_process(
         client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(site_names), simulated=True)
         fields = description(made, optimiser, settings, divided(measures)[0], "run")
         sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
-        sites.roster.gather(len(site_names), site_names, 0.0)
+        sites.gather(len(site_names), site_names, 0.0)
         of_server |= {"attributes": server.attributes, "masks": Path(states) / "masks.json"}
         fed = federation(server, sites, made, optimiser, settings=settings, **of_server)
         weakref.finalize(fed, cleaning.pop_all().close)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from equipoise.core import wire
-from equipoise.core.rule import State
+from equipoise.core.rule import Rule, State, overrides
 from equipoise.federation.guard import DIAGNOSED
 from equipoise.system import text
 from equipoise.system.errors import REFUSED, InputError
@@ -139,6 +140,13 @@ def hiding(private: Tensor | None, n_params: int) -> Hide:
 
 
 # whole vectors, as changes of what the other end has
+def sent(rules: Sequence[Rule], private: Tensor | None, held: Tensor | None) -> tuple[Tensor | None, bool]:
+    """The coordinates [G] of a trained model that a site sends, None for all, and whether as the change of what it received."""
+    uploads = any(overrides(rule, "upload") for rule in rules)
+    masks = [mask for mask in (None if private is None else ~private, None if uploads else held) if mask is not None]
+    return torch.stack(masks).all(0) if masks else None, uploads
+
+
 def change(new: Tensor, base: Tensor | None) -> dict[str, Tensor]:
     """A vector [n] as the shortest change of ``base`` [n], which the other end has; whole where there is none."""
     if base is None or base.shape != new.shape:

@@ -166,7 +166,7 @@ class LocalFederation(Processes):
 
     def __enter__(self) -> LocalFederation:
         try:
-            self._start()
+            self.start()
         except BaseException:
             self.stop()
             raise
@@ -175,7 +175,7 @@ class LocalFederation(Processes):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Start the SuperLink, register the sites where keys are used, start their SuperNodes, and wait for all."""
         make_private(self.directory / "home")
         try:

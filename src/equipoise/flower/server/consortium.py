@@ -122,7 +122,7 @@ def federation(
             f"{fed.tests.own[0].name} cannot be measured here: sites keep their test sets, and the models that they predict with. Leave it "
             "out, or choose an engine whose clients are in this process."
         )
-    sites.roster.check(task.agreement(fed.trial, sites.members[0].shape))
+    sites.check(task.agreement(fed.trial, sites.members[0].shape))
     if consortium.masked is not None:
         consortium.masked.check(fed.trial, fed.collaborative)
     return fed

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
 from equipoise.federation.thresholds import measure_bundle
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, sent, unpacked
 from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store, require_apart
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
@@ -229,12 +230,12 @@ class Site:
 
     def _initial(self, asked: Parcel) -> Tensor:
         """The initial global model [G] of a message."""
-        sent = asked.tensors.get("initial")
-        if sent is None:
+        vector, own = asked.tensors.get("initial"), self.trial.setup.initial
+        if vector is None:
             raise CodecError("the first model is missing.")
-        if sent.shape != self.trial.setup.initial.shape or sent.dtype != self.trial.setup.initial.dtype:
+        if vector.shape != own.shape or vector.dtype != own.dtype:
             raise CodecError("the first model has another size than the network here.")
-        return sent
+        return vector
 
     def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
         """The site's state per rule, and a vector [G] with its private coordinates; ``vector`` [G] is the received model."""
@@ -353,16 +354,14 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     more = sum(getattr(rule, "steps", None) or 0 for rule in job.rules)  # such as those of finetune
     steps = float(rounds) * (job.settings.steps_of(int(site.trial.setup.sizes[0])) + more)
     decay = max(map(float, rates)) * float(getattr(solver, "weight_decay", 0.0))
-    for key, what, size, usual in (
-        ("max-steps", "gradient steps", steps, MOST_STEPS),
-        ("max-decay", "of lr x weight decay", decay, MOST_DECAY),
+    for key, words, size, usual, beyond, than in (
+        ("max-steps", f"{steps:,g} gradient steps", steps, MOST_STEPS, gt, "more"),
+        ("max-decay", f"{decay:,g} of lr x weight decay", decay, MOST_DECAY, gt, "more"),
+        ("min-batch", f"batches of {batch} samples", batch, 1, lt, "fewer"),
     ):
-        if size > (most := own.get(key, usual)):
-            refused = f"one message asks for {size:,g} {what}"
-            raise refusal(f"{refused}; {key} in its node-config is {most:,}", f"{refused}, more than its {key}")
-    if batch < (least := own.get("min-batch", 1)):
-        refused = f"one message asks for batches of {batch} samples"
-        raise refusal(f"{refused}; min-batch in its node-config is {least}", f"{refused}, fewer than its min-batch")
+        if beyond(size, bound := own.get(key, usual)):
+            refused = f"one message asks for {words}"
+            raise refusal(f"{refused}; {key} in its node-config is {bound:,}", f"{refused}, {than} than its {key}")
 
 
 # answers
@@ -400,22 +399,19 @@ def train(site: Site, fields: Mapping[str, Any], job: Job, own: Tensor | None) -
     began = time.monotonic()
     answer = _visited(site, job)
     seconds = time.monotonic() - began
-    trained, update = answer.trained[0], {}
-    shown = None if trial.private is None else ~trial.private
-    if trial.method.overriding("upload"):
-        update = change(trained if shown is None else trained[shown], received if shown is None else received[shown])
-    else:
-        parts = [mask for mask in (shown, held) if mask is not None]
-        update = {"values": trained[torch.stack(parts).all(0)] if parts else trained}
+    trained = answer.trained[0]
+    mask, uploads = sent(trial.method.rules, trial.private, held)
+    new, before = (x if mask is None else x[mask] for x in (trained, received))
+    update = change(new, before if uploads else None)
     reports = told(trial.method.rules, tree_map(lambda x: x[0], answer.reports))
-    sent, cut = packed("reports", reports, site._hide)
+    tensors, cut = packed("reports", reports, site._hide)
     kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
     if trial.private is not None and own is not None:
         kept["own"] = (trained if held is None else torch.where(held, trained, own))[trial.private]
     site.store.settle({fields["receipt"][0], *fields["saved"]})  # not before: a message that is refused removes nothing
     receipt = site.store.keep(fields["t"], kept)
     back = {"receipt": receipt.fields, "cut": cut, "seconds": seconds}
-    return Parcel(back, {f"model/{name}": x for name, x in update.items()} | sent)
+    return Parcel(back, {f"model/{name}": x for name, x in update.items()} | tensors)
 
 
 def _alone(site: Site, asked: Parcel) -> Parcel:
@@ -446,9 +442,8 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     trial, fields = site.trial, asked.fields
     if not {*fields["measures"]} <= {*site.tests.measures}:
         raise SiteError(f"measures {', '.join(site.tests.measures)} only, as its own task states: Task(measures=...).")
-    vector = site._used(asked) if fields["own"] else site._received(asked)[0]
-    shown = site.shown
-    answered, own = shown.answered(trial, vector, _decisions(site, asked, vector if fields["own"] else None)), {}
+    shown, own = site.shown, {}
+    answered = shown.answered(trial, *_measured(site, asked))
     if "global" in asked.tensors and answered:
         own = {"own": _sums(site, answered.values())}
         shared = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
@@ -456,6 +451,13 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     return Parcel(
         {"scores": {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}, **own}
     )
+
+
+def _measured(site: Site, asked: Parcel) -> tuple[Tensor, Sequence[State]]:
+    """The model [G] of a message, or with ``own`` in it the one that this site predicts with, and the states by which its rules decide."""
+    own = asked.fields["own"]
+    vector = site._used(asked) if own else site._received(asked)[0]
+    return vector, _decisions(site, asked, vector if own else None)
 
 
 def _decisions(site: Site, asked: Parcel, used: Tensor | None = None) -> Sequence[State]:
@@ -518,15 +520,9 @@ def _sums(site: Site, parts: Iterable[Outputs], *, classes: bool = False) -> lis
 
 def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
-    vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
-    held = None if site.held is None else loaded(site.held)
-    outputs = (
-        measured(
-            site.trial, vector, held, "this site", _decisions(site, asked, vector if asked.fields["own"] else None)
-        )
-        if held is not None and site.suffices(held)
-        else None
-    )
+    (vector, decisions), outputs = _measured(site, asked), None
+    if site.held is not None and site.suffices(held := loaded(site.held)):
+        outputs = measured(site.trial, vector, held, "this site", decisions)
     return Parcel({"found": None if outputs is None else _sums(site, [outputs])})
 
 
@@ -620,8 +616,8 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 def sendable(error: Exception) -> str:
     """What may be sent of an error of which the site's own log has the whole text."""
-    sent = getattr(error, "sent", "") or (error.args or ("",))[0]
-    return sent if isinstance(sent, str) else str(error)
+    text = getattr(error, "sent", "") or (error.args or ("",))[0]
+    return text if isinstance(text, str) else str(error)
 
 
 def harmless(error: Exception) -> str:
