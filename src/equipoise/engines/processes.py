@@ -48,6 +48,11 @@ class Place(NamedTuple):
     dtype: torch.dtype
     copies: int
 
+    @property
+    def stop(self) -> int:
+        """Where it ends."""
+        return self.start + self.dtype.itemsize * torch.Size(self.shape).numel()
+
 
 class Board:
     """Tensors in shared memory, which other processes open by its ``path``."""
@@ -59,7 +64,7 @@ class Board:
             repeated = x.dim() > 0 and len(x) > 1 and x.stride(0) == 0
             shape = (1, *x.shape[1:]) if repeated else tuple(x.shape)
             self.places[name] = Place(end, shape, x.dtype, len(x) if repeated else 0)
-            end += -(-x.element_size() * torch.Size(shape).numel() // ALIGNMENT) * ALIGNMENT
+            end = -(-self.places[name].stop // ALIGNMENT) * ALIGNMENT
         if hasattr(os, "memfd_create"):  # memory without a name, gone with its last user
             descriptor = os.memfd_create("equipoise")
             self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -80,17 +85,9 @@ def _remove(descriptor: int, path: str) -> None:
 
 def shared_tensors(path: str, places: Mapping[str, Place]) -> dict[str, Tensor]:
     """The tensors of a board, in shared memory; a single row where all clients have the same."""
-    end = max((p.start + p.dtype.itemsize * torch.Size(p.shape).numel() for p in places.values()), default=0)
+    end = max((p.stop for p in places.values()), default=0)
     memory = torch.from_file(path, shared=True, size=max(end, 1), dtype=torch.uint8)
-    tensors = {}
-    for name, p in places.items():
-        stop = p.start + p.dtype.itemsize * torch.Size(p.shape).numel()
-        tensors[name] = (
-            memory[p.start : stop].view(p.dtype).view(p.shape)
-            if stop > p.start
-            else torch.empty(p.shape, dtype=p.dtype)
-        )
-    return tensors
+    return {name: memory[p.start : p.stop].view(p.dtype).view(p.shape) for name, p in places.items()}
 
 
 @dataclass

@@ -20,6 +20,7 @@ from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
+Submodel = tuple[Tensor | None, Tensor | None]  # its hidden units [K] and its coordinates [G], None for all
 LOST = "lost"  # key of a site's answer if it lacks the model that was sent last, of which this is a change
 KEYS = (LOST, REFUSED, *DIAGNOSED)  # of the errors that a site sends
 VERSION = 8  # of these messages: both ends must have the same

@@ -8,6 +8,7 @@ the server registers).
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -287,10 +288,8 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     if not re.fullmatch(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?", host):
         raise InputError(
             f"{host!r} is neither a host name nor an IP address. Give what sites connect to, without scheme and port, for example fl.example.org."

@@ -372,7 +372,7 @@ def _model(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` predicts with."""
     if vector is not None:
-        return fields, sites.model(m, vector, None, None, None, fields) | _decisions(trial, now)
+        return fields, sites.model(m, vector, None, (None, None), fields) | _decisions(trial, now)
     handed_out, tensors = _handed(sites, trial, now, m)
     return fields | handed_out, tensors
 
@@ -392,7 +392,7 @@ def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[
     messages, fields["cut"] = packed("messages", handed_out.messages, hiding(trial.private, trial.model.n_params))
     fields["deploys"] = bool(handed_out.messages)
     held = None if handed_out.units is None or trial.neurons is None else trial.neurons.held(handed_out.units)
-    model = sites.model(m, handed_out.vector, trial.private, handed_out.units, held, fields)
+    model = sites.model(m, handed_out.vector, trial.private, (handed_out.units, held), fields)
     if receipt.t < 0:
         messages["initial"] = trial.setup.initial
     return fields, model | messages | _decisions(trial, now)

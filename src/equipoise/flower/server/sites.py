@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise.core import wire
 from equipoise.core.rule import overrides
 from equipoise.engines.job import Answer, Job
-from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, sent, unpacked
+from equipoise.flower.codec import LOST, CodecError, Parcel, Submodel, change, changed, hiding, packed, sent, unpacked
 from equipoise.flower.server.roster import Roster
 from equipoise.flower.server.scores import Classes
 from equipoise.flower.site.store import Receipt
@@ -105,10 +105,9 @@ class Sites(Roster):
             "saved": self.saved[m] if self.saved else [],
         }
         messages, fields["cut"] = self.messages(job, row)
-        units = None if job.units is None else job.units[row]
-        held = None if job.held is None else job.held[row]
+        units, held = (None if x is None else x[row] for x in (job.units, job.held))
         again = any(overrides(rule, "reward") for rule in job.rules)  # else every entry changes until the next round
-        model = self.model(m, job.received[row], job.private, units, held, fields, keep=again)
+        model = self.model(m, job.received[row], job.private, (units, held), fields, keep=again)
         if receipt.t < 0 and _stateful(job):
             fields["first"] = job.private is None and torch.equal(job.received[row], job.model.initial)
             if not fields["first"]:
@@ -133,20 +132,13 @@ class Sites(Roster):
         return packed("messages", states, hiding(job.private, job.model.n_params))
 
     def model(
-        self,
-        m: int,
-        vector: Tensor,
-        private: Tensor | None,
-        units: Tensor | None,
-        held: Tensor | None,
-        fields: dict[str, Any],
-        keep: bool = True,
+        self, m: int, vector: Tensor, private: Tensor | None, part: Submodel, fields: dict[str, Any], keep: bool = True
     ) -> dict[str, Tensor]:
         """The message with a model [G] for client ``m``: its submodel, or the change of the model that it stores.
 
         What the client needs to read it is added to ``fields``. Only what it is told to ``keep`` is the base of a later change.
         """
-        fields["model"] = {}
+        (units, held), fields["model"] = part, {}
         shown = None if private is None else ~private
         if units is not None and held is not None:
             parts = wire.pack_submodel(vector, units, held if shown is None else held & shown)

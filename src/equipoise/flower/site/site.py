@@ -38,7 +38,7 @@ from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
 from equipoise.federation.thresholds import measure_bundle
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, sent, unpacked
+from equipoise.flower.codec import LOST, CodecError, Parcel, Submodel, change, changed, hiding, packed, sent, unpacked
 from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store, require_apart
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
@@ -61,6 +61,7 @@ DIGITS = 3  # that a guarded site tells of a loss or another mean over samples
 
 MOST_STEPS, MOST_DECAY = 10_000_000, 1.0  # of one message, unless the site's node config says otherwise
 SENT = ("value", "unknown", "right", "true", "chosen")  # of groups of people
+Memory = tuple[list[State], list[State]]  # a site's states, and the server's messages, one of each per rule
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
 
 
@@ -161,15 +162,11 @@ class Site:
             return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states)
 
     def _job(
-        self,
-        t: int,
-        fields: Mapping[str, Any],
-        received: Tensor,
-        memory: tuple[list[State], list[State]],
-        submodel: tuple[Tensor | None, Tensor | None] = (None, None),
+        self, t: int, fields: Mapping[str, Any], received: Tensor, memory: Memory, submodel: Submodel = (None, None)
     ) -> Job:
         """The site's part of round ``t`` with its states and messages, and the units and coordinates of its submodel."""
-        trial, (states, messages), (units, held) = self.trial, memory, submodel
+        trial, (states, messages) = self.trial, memory
+        units, held = (None if x is None else x[None] for x in submodel)
         return Job(
             model=trial.model,
             rules=trial.method.rules,
@@ -184,8 +181,8 @@ class Site:
             messages=tree_map(lambda x: x[None], messages),
             data=[loaded(trial.data[0])],
             private=trial.private,
-            units=None if units is None else units[None],
-            held=None if held is None else held[None],
+            units=units,
+            held=held,
             neurons=trial.neurons if plain(trial) else None,
             secret=None if self.simulated else secrets.token_bytes(32),  # new noise for every message
         )
