@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from equipoise.flower.deploy import checks, superlink
-from equipoise.flower.deploy.certificates import inspect, make_certificates, problems
+from equipoise.flower.deploy.certificates import days_left, make_certificates, problems, read
 from equipoise.flower.deploy.checks import CheckResult
 from equipoise.flower.secagg import sums
 from equipoise.flower.site.store import Store
@@ -326,7 +326,7 @@ def test_a_directory_without_experiments(equipoise: Any, tmp_path: Path) -> None
 def test_renewing_keeps_the_old_certificate_beside(equipoise: Any, tmp_path: Path) -> None:
     make_certificates(tmp_path, ["a.example.org"], days=10)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    begins = f"{inspect(tmp_path / 'server.pem').begins:%Y%m%d-%H%M%S}"
+    begins = f"{read(tmp_path / 'server.pem').not_valid_before_utc:%Y%m%d-%H%M%S}"
     done = equipoise("flower", "certs", tmp_path, "--renew", "--days", 90)
     assert done.status == 0, done.err
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -335,9 +335,9 @@ def test_renewing_keeps_the_old_certificate_beside(equipoise: Any, tmp_path: Pat
         assert after[name] != before[name]
     assert {name: after[name] for name in ("ca.crt", "ca.key")} == {name: before[name] for name in ("ca.crt", "ca.key")}
     assert problems(tmp_path / "server.pem", tmp_path / "ca.crt", "a.example.org") == []
-    assert inspect(tmp_path / "server.pem").days_left() in (89, 90)
+    assert days_left(read(tmp_path / "server.pem")) in (89, 90)
     assert (tmp_path / f"server-{begins}.key").stat().st_mode & 0o077 == 0
-    if inspect(tmp_path / "server.pem").begins == inspect(tmp_path / f"server-{begins}.pem").begins:
+    if len({read(tmp_path / name).not_valid_before_utc for name in ("server.pem", f"server-{begins}.pem")}) == 1:
         with pytest.raises(InputError, match="exists already and is not overwritten"):
             make_certificates(tmp_path, (), renew=True)
 

@@ -89,12 +89,11 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
         m = names.index(name) if name in names else None
         about["sites"].append({"site": name, "state": node["state"], "since": node["since"], **_site(m, records)})
     for path in (*certs.glob("server.pem"), certs / "ca.crt") if certs else ():
-        from equipoise.flower.deploy.certificates import inspect
+        from equipoise.flower.deploy.certificates import days_left, read
 
-        certificate = inspect(path)
-        about["certificates"].append(
-            {"certificate": path.name, "ends": _utc(certificate.ends), "days_left": certificate.days_left()}
-        )
+        certificate = read(path)
+        ends, days = _utc(certificate.not_valid_after_utc), days_left(certificate)
+        about["certificates"].append({"certificate": path.name, "ends": ends, "days_left": days})
     return about
 
 

@@ -353,11 +353,16 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
 
     Raises
     ------
-    RunError : the directory holds another run, or something else.
+    RunError : the directory holds another run, or something else; or a file of it is damaged.
     """
     config = {**settings.config(), "method": str(method), "label": settings.method}
     path, started = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
-    old = _table(path) if path.exists() else {}
+    try:
+        old = open_toml(read_regular(path).decode()) if path.exists() else {}
+    except ValueError:
+        raise RunError(
+            f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
+        ) from None
     require_own(directory, "run", path.name, another=ANOTHER)
     free = marked(AppSettings, "free")
     then, now, usual = (
@@ -378,21 +383,6 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
                 f"{directory / 'sites.json'} is damaged. Put it back, or choose another run-dir; the records of the rounds are intact."
             ) from None
     return f"{directory.name}-{secrets.token_hex(4)}", [], 0
-
-
-def _table(path: Path) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Raises
-    ------
-    RunError : it is damaged.
-    """
-    try:
-        return open_toml(read_regular(path).decode())
-    except ValueError:
-        raise RunError(
-            f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
-        ) from None
 
 
 def in_process(

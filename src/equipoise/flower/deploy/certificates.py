@@ -9,9 +9,9 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from equipoise.system.errors import InputError
 from equipoise.system.files import PRIVATE, make_private, open_new, open_to_others
@@ -30,29 +30,11 @@ except ModuleNotFoundError:
     ) from None
 
 
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
 CA_DAYS = 3650  # an authority outlives the server certificates it signs
 HOSTS = ("localhost", "127.0.0.1")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TAKEN = ("superlink", "server", "run", "ca")  # names of files and services beside those of sites
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What a reader wants to know of a certificate.
-
-    ``hosts`` are the names and addresses it stands for; ``begins`` and ``ends`` bound its life; ``authority`` says
-    whether it may sign others.
-    """
-
-    subject: str
-    hosts: tuple[str, ...]
-    begins: datetime
-    ends: datetime
-    authority: bool
-
-    def days_left(self, now: datetime | None = None) -> int:
-        """Whole days until it ends, negative once it has ended."""
-        return (self.ends - (now or datetime.now(UTC))).days
 
 
 def site_names(sites: int | Sequence[str]) -> tuple[str, ...]:
@@ -102,9 +84,12 @@ def make_certificates(
             raise InputError(
                 f"{base} holds no {', no '.join(missing)}, and renewing needs it. Bring ca.key from where it is kept offline, and take it away afterwards."
             )
-        old = inspect(base / "server.pem")
-        hosts = hosts or old.hosts
-        kept = {base / f"server{end}": base / f"server-{old.begins:%Y%m%d-%H%M%S}{end}" for end in (".pem", ".key")}
+        old = read(base / "server.pem")
+        hosts = hosts or hosts_of(old)
+        kept = {
+            base / f"server{end}": base / f"server-{old.not_valid_before_utc:%Y%m%d-%H%M%S}{end}"
+            for end in (".pem", ".key")
+        }
     if not 1 <= days <= CA_DAYS:
         raise InputError(f"days must be in 1..{CA_DAYS}; found {days}.")
     if not hosts and not sites:
@@ -126,30 +111,37 @@ def make_certificates(
     return made
 
 
-def inspect(path: str | Path) -> Certificate:
-    """Read the first certificate of a PEM file.
+def read(path: str | Path) -> x509.Certificate:
+    """The first certificate of a PEM file.
 
     Raises
     ------
     InputError : no file, or no certificate in it.
     """
-    certificate = _load(Path(path))
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
-    except x509.ExtensionNotFound:
-        hosts = []
-    try:
-        authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        authority = False
-    return Certificate(
-        certificate.subject.rfc4514_string(),
-        tuple(hosts),
-        certificate.not_valid_before_utc,
-        certificate.not_valid_after_utc,
-        authority,
-    )
+        return x509.load_pem_x509_certificate(Path(path).read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}. Make certificates: equipoise flower certs.") from None
+    except ValueError:
+        raise InputError(f"{path} holds no certificate in PEM form. Make one: equipoise flower certs.") from None
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a certificate is for."""
+    if (names := _extension(certificate, x509.SubjectAlternativeName)) is None:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def days_left(certificate: x509.Certificate) -> int:
+    """Whole days until a certificate ends, negative once it has ended."""
+    return (certificate.not_valid_after_utc - datetime.now(UTC)).days
+
+
+def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
+    with suppress(x509.ExtensionNotFound):
+        return certificate.extensions.get_extension_for_class(kind).value
+    return None
 
 
 def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None = None) -> list[str]:
@@ -162,22 +154,24 @@ def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None
     InputError : a file that cannot be read.
     """
     moment = now or datetime.now(UTC)
-    certificate, authority = inspect(server), inspect(ca)
+    certificate, authority = read(server), read(ca)
     faults = []
     for path, each in ((server, certificate), (ca, authority)):
-        if moment >= each.ends:
-            faults.append(f"{path} ended on {each.ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
-        if moment < each.begins:
-            faults.append(f"{path} begins on {each.begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
-    if not authority.authority:
+        begins, ends = each.not_valid_before_utc, each.not_valid_after_utc
+        if moment >= ends:
+            faults.append(f"{path} ended on {ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
+        if moment < begins:
+            faults.append(f"{path} begins on {begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
+    constraints = _extension(authority, x509.BasicConstraints)
+    if constraints is None or not constraints.ca:
         faults.append(f"{ca} is not the certificate of an authority. Give the ca.crt that signed {server}.")
     try:
-        _load(Path(server)).verify_directly_issued_by(_load(Path(ca)))
+        certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
         faults.append(f"{server} was not signed by {ca}. Use the two files of one directory.")
-    if host not in certificate.hosts:
+    if host not in (hosts := hosts_of(certificate)):
         faults.append(
-            f"{server} does not stand for {host}, only for {', '.join(certificate.hosts) or 'no host'}. "
+            f"{server} does not stand for {host}, only for {', '.join(hosts) or 'no host'}. "
             f"Make one that does: equipoise flower certs DIR --host {host}."
         )
     return faults
@@ -218,7 +212,7 @@ def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Pat
             f"{base} holds one of ca.crt and ca.key, and signing needs both. Put the other one there, or choose an empty directory."
         )
     if (base / "ca.crt").exists():
-        authority = _load(base / "ca.crt")
+        authority = read(base / "ca.crt")
         loaded = serialization.load_pem_private_key((base / "ca.key").read_bytes(), password=None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise InputError(f"{base / 'ca.key'} was not made by equipoise flower certs, which signs with ECDSA.")
@@ -302,15 +296,6 @@ def _pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivat
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return [_write(path, certificate.public_bytes(pem)), _write(path.with_suffix(".key"), private, private=True)]
-
-
-def _load(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}. Make certificates: equipoise flower certs.") from None
-    except ValueError:
-        raise InputError(f"{path} holds no certificate in PEM form. Make one: equipoise flower certs.") from None
 
 
 def _write(path: Path, content: bytes, private: bool = False) -> Path:

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from equipoise.flower.deploy.certificates import inspect, key_problems, problems
+from equipoise.flower.deploy.certificates import days_left, hosts_of, key_problems, problems, read
 from equipoise.flower.deploy.local import healthy
 from equipoise.flower.deploy.project import problems as misfits, settings
 from equipoise.flower.deploy.superlink import FLWR, environment, last_lines
@@ -188,14 +188,16 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     try:
         if not ca.exists():
             raise InputError(f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}.")
-        seen = inspect(shown)
+        seen = read(shown)
         wrong = [text for host in hosts for text in problems(server, ca, host)] if shown == server else []
-        left = min(inspect(path).days_left() for path in {shown, ca})
+        left = min(days_left(read(path)) for path in {shown, ca})
     except InputError as error:
         yield CheckResult("certificates", False, str(error))
         return
     soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""
-    until = f"{shown.name} until {seen.ends:%Y-%m-%d}, for {', '.join(seen.hosts) or 'no host'}.{soon}"
+    until = (
+        f"{shown.name} until {seen.not_valid_after_utc:%Y-%m-%d}, for {', '.join(hosts_of(seen)) or 'no host'}.{soon}"
+    )
     yield _joined("certificates", dict.fromkeys(wrong), until)
     if (base / "server.key").exists() and open_to_others(base / "server.key"):
         yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
