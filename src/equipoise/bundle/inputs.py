@@ -84,10 +84,8 @@ def codes_of(words: Sequence[str], groups: Sequence[str], what: str) -> tuple[ND
             f"{what}: {n:,} of {len(words):,} people have a group that is not known ({some([*map(repr, strange)], 5)}). {choices}"
         )
     unknown = int((codes < 0).sum())
-    return (
-        codes,
-        f"{what}: of {unknown:,} of {len(words):,} people the group is not known. {choices}" if unknown else "",
-    )
+    note = f"{what}: of {unknown:,} of {len(words):,} people the group is not known. {choices}"
+    return codes, note * bool(unknown)
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def run(
                 def show() -> None:
                     tell(plain(file.read()).rstrip("\n"))
 
-                outcome = link.follow(number, log, watch=show)
+                outcome = link.follow(number, log, show)
                 show()
         if json_:
             print_json({"run": number, "status": outcome.status, "reason": outcome.reason})

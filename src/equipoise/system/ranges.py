@@ -143,14 +143,7 @@ def _expected(allowed: object, value: object) -> str:
 
 
 def check_number(
-    name: str,
-    value: object,
-    low: float,
-    high: float = INF,
-    meaning: str = "",
-    *,
-    above: bool = False,
-    below: bool = False,
+    name: str, value: Any, low: float, high: float = INF, meaning: str = "", *, above: bool = False, below: bool = False
 ) -> None:
     """Check a number in [low, high], without ``low`` if ``above``, without ``high`` if ``below``; see :func:`check`."""
     check(name, value, Range(low, high, above, below), meaning)

@@ -240,11 +240,7 @@ class LocalFederation(Processes):
             self._lock.close()
 
     def run(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        limit: float | None = None,
-        watch: Callable[[], None] | None = None,
+        self, config: Mapping[str, Any], *, limit: float | None = None, watch: Callable[[], None] = lambda: None
     ) -> Outcome:
         """Run the app with some values of its run configuration changed, and wait for its end.
 
@@ -262,11 +258,10 @@ class LocalFederation(Processes):
 
         def look() -> None:
             self.check(LINK)
-            if watch is not None:
-                watch()
+            watch()
 
         try:
-            return self.superlink.follow(run, self.directory / "run.log", limit=limit, watch=look)
+            return self.superlink.follow(run, self.directory / "run.log", look, limit)
         except RunError:
             self.check(LINK)
             raise

@@ -123,21 +123,13 @@ class SuperLink:
         """Stop a run."""
         self.call("stop", str(run), self.connection)
 
-    def follow(
-        self,
-        run: int,
-        log: Path,
-        *,
-        limit: float | None = None,
-        watch: Callable[[], None] | None = None,
-        pause: float = 0.2,
-    ) -> Outcome:
+    def follow(self, run: int, log: Path, watch: Callable[[], None], limit: float | None = None) -> Outcome:
         """Wait until a run has ended; what its server prints goes to the file ``log``.
 
         Parameters
         ----------
+        watch : called a few times per second; what it raises ends the waiting, not the run.
         limit : seconds after which the run is stopped, or None to wait as long as it takes.
-        watch : called every ``pause`` seconds; what it raises ends the waiting, not the run.
 
         Raises
         ------
@@ -150,8 +142,7 @@ class SuperLink:
             stream = subprocess.Popen(arguments, env=self.variables, stdout=file, stderr=subprocess.STDOUT)
             try:
                 while True:
-                    if watch is not None:
-                        watch()
+                    watch()
                     if stream.poll() is not None and (outcome := self.outcome(run)).finished:
                         return outcome
                     if limit is not None and time.monotonic() - began > limit:
@@ -159,7 +150,7 @@ class SuperLink:
                         raise RunError(
                             f"Run {run} was stopped: it took more than {limit:g} s. The log of its server: {log}."
                         )
-                    time.sleep(pause if stream.poll() is None else 2.0)
+                    time.sleep(0.2 if stream.poll() is None else 2.0)
             finally:
                 stream.kill()
                 stream.wait()

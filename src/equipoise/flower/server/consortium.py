@@ -195,17 +195,17 @@ class Consortium:
         task, values = trial.model.task, [*trial.setup.attributes.values()]
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
-        record: Record = (
-            tests.record_global(trial, tests.answered(trial, vector, now.server), now.t, rounds) if here else {}
-        )
+        record = Record()
+        if here:
+            record = tests.record_global(trial, tests.answered(trial, vector, now.server), now.t, rounds)
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}
         both = own and not here and not hides
 
         def make(m: int) -> Parcel:
-            fields: dict[str, Any] = {"measures": measures, "own": own, "t": now.t, "rounds": trial.rounds}
-            fields, tensors = _model(sites, trial, now, m, None if own else vector, fields)
+            used, t, rounds = None if own else vector, now.t, trial.rounds
+            fields, tensors = _model(sites, trial, now, m, used, measures=measures, own=own, t=t, rounds=rounds)
             return Parcel(fields, tensors | ({"global": vector} if both else {}))
 
         results, away, lost = dict[int, Tested](), dict[int, str](), dict[int, str]()
@@ -226,13 +226,11 @@ class Consortium:
             sound = [tested for m, tested in results.items() if m not in broken]
             record["groups"] = heard(pooled([*results.values()], measures), pooled(sound, measures))
         if not here and (by := people_together([*results.values()], values, C)):
-            of_sites = [
-                [*people_together([results[m]], values, C).items()] if m in results else []
-                for m in range(len(sites.members))
-            ]
             record["by"] = {"groups": by} if both or not own else {}
             if not both:
-                record["by"]["clients"] = [site[0][1] if len(site) == 1 else None for site in of_sites]
+                people = {m: [*people_together([tested], values, C).values()] for m, tested in results.items()}
+                each = [people.get(m, []) for m in range(len(sites.members))]
+                record["by"]["clients"] = [sums[0] if len(sums) == 1 else None for sums in each]
         if counts or not own_models:
             own_scores = [results[m].own if m in results else None for m in range(len(sites.members))]
             main = [None if tally is None else tally.main for tally in own_scores]
@@ -256,22 +254,18 @@ class Consortium:
         vector = published(trial, now)
 
         def make(m: int) -> Parcel:
-            return Parcel(*_model(sites, trial, now, m, None if own else vector, {"own": own}))
+            return Parcel(*_model(sites, trial, now, m, None if own else vector, own=own))
 
-        task, tallies, lost = trial.model.task, dict[int, Tallied](), dict[int, str]()
+        task, share = trial.model.task, trial.settings.validation
+        tallies, lost = dict[int, Tallied](), dict[int, str]()
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.members)), make):
-            site, share = sites.members[m], trial.settings.validation
-            counted = (
-                answer
-                if isinstance(answer, str)
-                else held_out(answer.fields, site.size, share, task, people=site.people)
-            )
-            if isinstance(counted, str):
-                lost[m] = counted
+            size, people = sites.members[m].size, sites.members[m].people
+            tally = answer if isinstance(answer, str) else held_out(answer.fields, size, share, task, people=people)
+            if isinstance(tally, str):
+                lost[m] = tally
             else:
-                tallies[m] = counted
+                tallies[m] = tally
         if not any(tallies.values()) and not lost:
-            share = trial.settings.validation
             raise RunError(
                 f"validation={share:g}: no site holds any out, or not the least-group samples (in its node-config) of which it tells scores. "
                 "Raise validation."
@@ -349,8 +343,7 @@ class Consortium:
         sites, lost = self.sites, []
 
         def make(m: int) -> Parcel:
-            fields, tensors = _handed(sites, trial, now, m)
-            return Parcel({**fields, "saved": sites.saved[m] if sites.saved else []}, tensors)
+            return Parcel(*_model(sites, trial, now, m, None, saved=sites.saved[m] if sites.saved else []))
 
         for m, answer in sites.ask("query.finish", now.t, range(len(sites.members)), make):
             if isinstance(answer, str):
@@ -368,27 +361,14 @@ def _sent(sites: Sites) -> Record:
 
 
 def _model(
-    sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, fields: dict[str, Any]
+    sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, **fields: Any
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` predicts with."""
+    """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` needs for the model it predicts with."""
     if vector is not None:
         return fields, sites.model(m, vector, None, (None, None), fields) | _decisions(trial, now)
-    handed_out, tensors = _handed(sites, trial, now, m)
-    return fields | handed_out, tensors
-
-
-def _decisions(trial: Trial, now: Progression) -> dict[str, Tensor]:
-    """The states by which rules decide what is predicted."""
-    deciding = trial.method.overriding("decide")
-    states = [state if k in deciding else {} for k, state in enumerate(now.server)]
-    return packed("decisions", states, lambda _: None)[0]
-
-
-def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What client ``m`` needs for the model that it predicts with."""
     handed_out = handed(trial, now, m)
     receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
-    fields: dict[str, Any] = {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
+    fields |= {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
     messages, fields["cut"] = packed("messages", handed_out.messages, hiding(trial.private, trial.model.n_params))
     fields["deploys"] = bool(handed_out.messages)
     held = None if handed_out.units is None or trial.neurons is None else trial.neurons.held(handed_out.units)
@@ -396,6 +376,13 @@ def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[
     if receipt.t < 0:
         messages["initial"] = trial.setup.initial
     return fields, model | messages | _decisions(trial, now)
+
+
+def _decisions(trial: Trial, now: Progression) -> dict[str, Tensor]:
+    """The states by which rules decide what is predicted."""
+    deciding = trial.method.overriding("decide")
+    states = [state if k in deciding else {} for k, state in enumerate(now.server)]
+    return packed("decisions", states, lambda _: None)[0]
 
 
 def _hides(trial: Trial) -> bool:
