@@ -26,10 +26,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from equipoise.core.model import Bound
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job, draws
-from equipoise.engines.sequential import OneByOne
+from equipoise.engines.sequential import one_by_one
 from equipoise.system import memory, own_code
 from equipoise.system.errors import CODE, InputError, RunError
 from equipoise.system.tree import ALIGNMENT, flatten, numbered
@@ -330,7 +331,7 @@ def _serve(pipe: Connection, files: Sequence[str]) -> None:
     torch.set_num_threads(1)
     memory.keep()
     worker, constants = Worker(multiprocessing.current_process(), pipe), dict[int, Any]()
-    number, job, visitor, trained = 0, None, None, torch.empty(0)
+    number, job, bound, trained = 0, None, None, torch.empty(0)
     problem: str | None = None
     for file in files:
         with contextlib.suppress(InputError):  # what is gone may not be needed
@@ -351,14 +352,14 @@ def _serve(pipe: Connection, files: Sequence[str]) -> None:
                 constants = {n: thing for n, thing in constants.items() if n in content[1]["alive"]}
                 try:
                     job, trained = _job(content[1], constants)
-                    if visitor is None or visitor.bound.model is not job.model:
-                        visitor = OneByOne(job.model)
+                    if bound is None or bound.model is not job.model:
+                        bound = Bound(job.model)
                 except Exception as error:
                     problem = f"A worker process cannot begin a round ({type(error).__name__}: {error})."
             worker.send("ready", problem)
-        elif job is not None and visitor is not None:
+        elif job is not None and bound is not None:
             row = content[0]
-            answer = next(visitor(job, [row]))
+            answer = next(one_by_one(job, bound, [row]))
             if answer.error is not None:
                 lines = traceback.format_exception(answer.cause) if answer.cause else [answer.error]
                 worker.send(number, answer.error, "".join(lines).encode())
