@@ -66,19 +66,11 @@ class Job:
 
     def schedule(self, rows: Sequence[int]) -> Schedule:
         """The batches of the clients at ``rows``."""
-        s = self.settings
-        drawn = schedule(
-            s.seed,
-            self.t,
-            [self.ids[r] for r in rows],
-            [self.data[r].size for r in rows],
-            s.epochs,
-            s.batch_size,
-            chances=self.chances,
-            drop_single=self.model.batch_norm,
-            steps=s.steps,
-        )
-        return drawn.to(self.received.device)
+        s, single = self.settings, self.model.batch_norm
+        ids, sizes = [self.ids[r] for r in rows], [self.data[r].size for r in rows]
+        return schedule(
+            s.seed, self.t, ids, sizes, s.epochs, s.batch_size, chances=self.chances, drop_single=single, steps=s.steps
+        ).to(self.received.device)
 
     def keys(self, rows: Sequence[int]) -> tuple[bytes, ...]:
         """The keys from which the clients at ``rows`` draw their noise."""

@@ -294,14 +294,8 @@ def _train(
 
     if rest > 0:
         log.info("round %d of %d begins: %d sites train", fed.progress.t + 1, settings.rounds, len(sites.members))
-        fed.fit(
-            rest,
-            directory=directory,
-            progress=False,
-            on_round=tell,
-            stop=EarlyStopping.of(settings),
-            keep_checkpoints=settings.keep_checkpoints,
-        )
+        stop, n_kept = EarlyStopping.of(settings), settings.keep_checkpoints
+        fed.fit(rest, directory=directory, progress=False, on_round=tell, stop=stop, keep_checkpoints=n_kept)
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
     lost = cast(Consortium, fed.population).finish(fed.trial, fed.progress)

@@ -31,7 +31,7 @@ from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.scores import UNUSABLE, Tested, heard, held_out, judged, people_together, pooled, reached
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
-from equipoise.flower.site.task import Task
+from equipoise.flower.site.task import Blank, Task
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.records.meta import Contribution
 from equipoise.records.record import Clients, Record, Validation
@@ -100,21 +100,19 @@ def federation(
     consortium = Consortium(sites, complete, MaskedSites(sites, masks) if secure else None)
     fed = Federation(
         task.net,
-        [site.data for site in sites.members],
+        [Blank(site.size, site.kind) for site in sites.members],
         method,
         solver,
         tests=own,
         server_validation=task.server_validation,
-        transform=task.transform,
-        head=task.head,
         neurons=task.neurons,
-        task=task.meaning,
         measures=task.measures,
         names=[site.name for site in sites.members],
         groups=groups,
         settings=replace(settings, engine=sites),
         memory=0,  # these samples are never read
         population=consortium,
+        **task.common,
         **more,
     )
     if fed.tests.own and (fed.personal or not complete):
@@ -331,11 +329,8 @@ class Consortium:
                 with looking(trial, 0):
                     scores[m] = float(trial.oracle.tally(vector).goodness)
         complete = tested if all(x is not None for x in tested) else None
-        alone: Contribution = {
-            "standalone_test": complete,
-            "standalone_val": scores if judged else None,
-            "rounds": rounds,
-        }
+        measured = scores if judged else None
+        alone: Contribution = {"standalone_test": complete, "standalone_val": measured, "rounds": rounds}
         return {**alone, "averaged": last} if last > 1 else alone
 
     def finish(self, trial: Trial, now: Progression) -> list[str]:

@@ -17,7 +17,7 @@ from equipoise.data.batch import Kind, Shape, listed
 from equipoise.data.tables.columns import ordered
 from equipoise.federation.fingerprint import agreed, unlike
 from equipoise.flower.codec import KEYS, UNFIT, CodecError, Parcel
-from equipoise.flower.site.task import VALUES, Blank
+from equipoise.flower.site.task import VALUES
 from equipoise.system import text
 from equipoise.system.errors import RunError
 from equipoise.system.text import Said, visible
@@ -153,11 +153,6 @@ class Known:
         ):
             raise ValueError(site.dtype)
         return site
-
-    @property
-    def data(self) -> Blank:
-        """A placeholder for the site's samples."""
-        return Blank(self.size, self.kind)
 
     @property
     def kind(self) -> Kind:

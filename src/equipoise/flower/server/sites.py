@@ -97,13 +97,8 @@ class Sites(Roster):
         """What the client at ``row`` of a job is sent."""
         m = job.ids[row]
         receipt = Receipt.of({key: x[row] for key, x in job.states[0].items()})
-        fields: dict[str, Any] = {
-            "client": m,
-            "t": job.t,
-            "rounds": job.rounds,
-            "receipt": receipt.fields,
-            "saved": self.saved[m] if self.saved else [],
-        }
+        fields: dict[str, Any] = {"client": m, "t": job.t, "rounds": job.rounds, "receipt": receipt.fields}
+        fields["saved"] = self.saved[m] if self.saved else []
         messages, fields["cut"] = self.messages(job, row)
         units, held = (None if x is None else x[row] for x in (job.units, job.held))
         again = any(overrides(rule, "reward") for rule in job.rules)  # else every entry changes until the next round

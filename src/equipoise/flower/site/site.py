@@ -22,7 +22,7 @@ from equipoise.core.outputs import Outputs
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
-from equipoise.core.solver import SGD, Adam, Solver
+from equipoise.core.solver import SGD, Adam
 from equipoise.core.tally import together
 from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import listed, shape_of
@@ -195,10 +195,6 @@ class Site:
         private = self.trial.private
         return vector if private is None else vector[~private]
 
-    def _whole(self, public: Tensor) -> Tensor:
-        private = self.trial.private
-        return public if private is None else self.trial.setup.initial.masked_scatter(~private, public)
-
     def _base(self, fields: Mapping[str, Any]) -> Tensor | None:
         """The stored vector that a change in a message refers to.
 
@@ -223,7 +219,9 @@ class Site:
             if parts["values"].shape != (int(shown.sum()),):
                 raise CodecError("the submodel does not have the size of its hidden units.")
             return wire.unpack_submodel(parts, shown), units
-        return self._whole(changed(parts, self._base(fields), self._public(trial.setup.initial))), None
+        initial, private = trial.setup.initial, trial.private
+        public = changed(parts, self._base(fields), self._public(initial))
+        return public if private is None else initial.masked_scatter(~private, public), None
 
     def _initial(self, asked: Parcel) -> Tensor:
         """The initial global model [G] of a message."""
@@ -297,20 +295,11 @@ def open_site(
         raise SiteError(
             "runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule())."
         )
-    method = method or Method.of(fields["method"])
+    method, described_solver = method or Method.of(fields["method"]), dict(fields["solver"])
+    solver = SOLVERS[described_solver.pop("kind")](**described_solver)
     same = {key: fields[key] for key in Settings().decisive if key in fields}
     settings = Settings(**same, device=fields.get("device", "cpu"))
-    inputs = frame(
-        task.net,
-        [task.train],
-        settings,
-        [name],
-        lr=_solver(fields["solver"]).lr,
-        tests=task.tests(name),
-        transform=task.transform,
-        head=task.head,
-        task=task.meaning,
-    )
+    inputs = frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
     sensitive = inputs.sensitive(task.attributes, away=False)
     if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(why)
@@ -324,15 +313,8 @@ def open_site(
         except ValueError as error:
             raise refusal(str(error)) from None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
-    trial = prepare(
-        inputs,
-        method,
-        _solver(fields["solver"]),
-        settings,
-        "sequential",
-        groups=task.neurons,
-        attributes=inputs.values(sensitive),
-    )
+    values = inputs.values(sensitive)
+    trial = prepare(inputs, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
     tests = EvaluationSets(inputs.tests, None, recorded_of(trial.model.task, task.measures)[0])
     noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
@@ -625,7 +607,3 @@ def harmless(error: Exception) -> str:
     if isinstance(error, NetworkError):
         return ": ".join(filter(None, ("NetworkError", error.fields.get("harmless"))))
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
-
-
-def _solver(fields: Mapping[str, Any]) -> Solver:
-    return SOLVERS[fields["kind"]](**{key: value for key, value in fields.items() if key != "kind"})

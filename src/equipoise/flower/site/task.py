@@ -94,6 +94,11 @@ class Task:
         return {"scenario": "sites", "layout": "a table at each site", "schema": self.schema.coder.as_json()}
 
     @property
+    def common(self) -> dict[str, Any]:
+        """What a federation, or a site's part of it, takes by name."""
+        return {"transform": self.transform, "head": self.head, "task": self.meaning}
+
+    @property
     def meaning(self) -> Learnt:
         """What the targets mean, see :func:`meaning`."""
         return meaning(self.task)
