@@ -225,8 +225,8 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         decision = self.content.decision
         if decision is None or decision.calibration is None:
             return np.asarray(outputs.softmax(-1))
-        k, shown = self.about["positive"]["number"], decision.shown(self._scores(outputs))
-        return np.stack([shown, 1 - shown] if k == 0 else [1 - shown, shown], 1)
+        k, probability = self.about["positive"]["number"], decision.shown(self._scores(outputs))
+        return np.stack([probability, 1 - probability] if k == 0 else [1 - probability, probability], 1)
 
     def decided(self, outputs: Tensor, codes: NDArray[np.int64] | None = None) -> NDArray[Any]:
         """The classes [n] of outputs: the most probable, or by the decision of the bundle, of people with ``codes`` [n] of groups."""

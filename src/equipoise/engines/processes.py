@@ -387,14 +387,6 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
     ]
     constant = {name: constants[number] for name, number in message["constants"].items()}
     states, messages = (numbered(tensors, name, len(constant["rules"])) for name in ("states", "messages"))
-    job = Job(
-        **constant,
-        **message["fields"],
-        received=tensors["received"],
-        states=states,
-        messages=messages,
-        data=data,
-        units=tensors.get("units"),
-        held=tensors.get("held"),
-    )
+    own: dict[str, Any] = {name: tensors.get(name) for name in ("received", "units", "held")}
+    job = Job(**constant, **message["fields"], **own, states=states, messages=messages, data=data)
     return job, tensors["trained"]

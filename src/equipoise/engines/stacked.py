@@ -87,12 +87,12 @@ class Workers:
     def __call__(self, job: Job) -> Iterator[Answer]:
         """The answers in the order in which they are ready."""
         if draws(job):
-            what = (
+            subject = (
                 "The network, or the transform of its inputs, draws" if job.model.random else "Streamed data may draw"
             )
             instead = "engine='processes', where every worker has its own, or " if can_be_sent(job.model) else ""
             raise ValueError(
-                f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
+                f"{subject} random numbers in training, for which the threads of engine='workers' have one generator. "
                 f"Use {instead}engine='sequential'."
             )
         rows = [(row,) for row in job.longest_first]

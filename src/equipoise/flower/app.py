@@ -161,13 +161,13 @@ def check_site(
         site = open_site(name, task(node, config).told(config), fields, Store(Path()), own_method)
         described = site.answer("query.describe", Parcel()).fields
         sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
-        for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
+        for label, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
             seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
             batch = data.batch(seen, None)
-            check(replace(data, store=batch), what, None, site.trial.setup.n_classes)
+            check(replace(data, store=batch), label, None, site.trial.setup.n_classes)
             if bad := int((~finite(batch.x)).sum()):
                 raise ValueError(
-                    f"{what}: {bad} of the first {len(batch)} samples hold NaN or infinity. Correct them, or leave them out"
+                    f"{label}: {bad} of the first {len(batch)} samples hold NaN or infinity. Correct them, or leave them out"
                 )
     except (Exception, SystemExit) as error:  # of the user's function
         file = str(getattr(sys.modules.get(task.__module__), "__file__", ""))
@@ -175,7 +175,7 @@ def check_site(
         return {"data": (False, f"{name} failed: {own_code.reason(error, file)}.")}
     tests, codes = ", ".join(described["tests"]) or "none", described["agreement"]
     about = f"{described['size']} samples of shape {described['shape']}, {described['dtype']}; test sets: {tests}"
-    return {"data": (True, about)} | {what: (True, x) for what, x in {**codes, "all of these": code(codes)}.items()}
+    return {"data": (True, about)} | {label: (True, x) for label, x in {**codes, "all of these": code(codes)}.items()}
 
 
 def check_positive(client: Any, config: Mapping[str, Any]) -> str:
@@ -264,20 +264,9 @@ def _train(
     sites.gather(settings.min_sites, settings.names, settings.wait, earlier)
     about = {"experiment": name, "sites": [asdict(s) for s in sites.members], "unfinished": stops}
     write_atomically(directory / "sites.json", sealed_json(about))
-    fed = federation(
-        task,
-        sites,
-        made,
-        settings.solver,
-        secure=settings.secure,
-        masks=directory / "masks.json",
-        settings=settings.settings,
-        select=settings.select,
-        classes=task.classes,
-        attributes=task.attributes,
-        positive=settings.positive,
-        least_group=settings.least_group,
-    )
+    more = {name: getattr(settings, name) for name in ("secure", "select", "positive", "least_group")}
+    more |= {"classes": task.classes, "attributes": task.attributes, "masks": directory / "masks.json"}
+    fed = federation(task, sites, made, settings.solver, settings=settings.settings, **more)
     rest = settings.rounds
     if settings.from_round or checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory, settings.from_round)
@@ -337,9 +326,8 @@ def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
     scores = " ".join(f"{name} {main.brief(score[main.name])}{main.unit}" for name, (main, score) in mains.items())
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
     took = f", {record['seconds']:.1f} s" if "seconds" in record else ""
-    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}{took}" + f" (left out: {lost})" * bool(
-        lost
-    )
+    left_out = f" (left out: {lost})" if lost else ""
+    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}{took}{left_out}"
 
 
 def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known], int]:
@@ -400,7 +388,7 @@ def in_process(
     Parameters, also those in ``more``, are those of :class:`equipoise.Federation`, and ``secure``. ``states`` is
     where the sites keep their states (default: a temporary directory). Every site has the test set of its group, or all.
     """
-    of_task, of_server = ({name: more.pop(name) for name in each if name in more} for each in (OF_TASK, OF_SERVER))
+    of_task, of_server = ({name: more.pop(name) for name in keys if name in more} for keys in (OF_TASK, OF_SERVER))
     settings = changed(settings, more, (*(in_process.__kwdefaults__ or ()), *OF_TASK, *OF_SERVER))
     parts, sets = list(clients), dict(tests or {})
     site_names = list(names) if names is not None else [f"client-{k}" for k in range(len(parts))]

@@ -136,7 +136,7 @@ def append(path: Path, text: str, *, private: bool = False) -> None:
 
 def make_private(path: Path, mode: int = 0o700) -> None:
     """Make a directory, and those above it, where they are missing: for their owner only, or others with at most this ``mode``."""
-    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+    for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         missing.mkdir(mode, exist_ok=True)
 
 

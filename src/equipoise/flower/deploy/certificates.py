@@ -78,7 +78,7 @@ def make_certificates(
     ------
     InputError : a file is there already (nothing is ever overwritten), or a name, host or number is out of range.
     """
-    base, kept = Path(directory), dict[Path, Path]()
+    base, renamed = Path(directory), dict[Path, Path]()
     if renew:
         if missing := [name for name in ("server.pem", "server.key", "ca.crt", "ca.key") if not (base / name).exists()]:
             raise InputError(
@@ -86,10 +86,8 @@ def make_certificates(
             )
         old = read(base / "server.pem")
         hosts = hosts or hosts_of(old)
-        kept = {
-            base / f"server{end}": base / f"server-{old.not_valid_before_utc:%Y%m%d-%H%M%S}{end}"
-            for end in (".pem", ".key")
-        }
+        begin = f"{old.not_valid_before_utc:%Y%m%d-%H%M%S}"
+        renamed = {base / f"server{end}": base / f"server-{begin}{end}" for end in (".pem", ".key")}
     if not 1 <= days <= CA_DAYS:
         raise InputError(f"days must be in 1..{CA_DAYS}; found {days}.")
     if not hosts and not sites:
@@ -99,13 +97,13 @@ def make_certificates(
     for host in hosts:
         _general_name(host)
     wanted = [base / name for site in sites for name in (site, f"{site}.pub")]
-    wanted += [*kept.values()] or [base / "server.pem", base / "server.key"] * bool(hosts)
+    wanted += [*renamed.values()] or [base / "server.pem", base / "server.key"] * bool(hosts)
     if existing := [str(path) for path in wanted if path.exists()]:
         raise InputError(
             f"{', '.join(existing)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."
         )
     make_private(base, 0o755)
-    made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days, kept) if hosts else []
+    made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days, renamed) if hosts else []
     for site in sites:
         made += _site(base, site)
     return made
@@ -156,8 +154,8 @@ def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None
     moment = now or datetime.now(UTC)
     certificate, authority = read(server), read(ca)
     faults = []
-    for path, each in ((server, certificate), (ca, authority)):
-        begins, ends = each.not_valid_before_utc, each.not_valid_after_utc
+    for path, part in ((server, certificate), (ca, authority)):
+        begins, ends = part.not_valid_before_utc, part.not_valid_after_utc
         if moment >= ends:
             faults.append(f"{path} ended on {ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
         if moment < begins:
@@ -204,7 +202,7 @@ def key_problems(private: str | Path) -> list[str]:
     return faults
 
 
-def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Path]) -> list[Path]:
+def _server(base: Path, hosts: Sequence[str], days: int, renamed: Mapping[Path, Path]) -> list[Path]:
     """Sign a certificate for ``hosts``, with an authority that is made if there is none; ``kept`` files get other names."""
     made = list[Path]()
     if (base / "ca.crt").exists() != (base / "ca.key").exists():
@@ -247,7 +245,7 @@ def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Pat
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca, hashes.SHA384())
     )
-    for old, new in kept.items():
+    for old, new in renamed.items():
         old.rename(new)
     return made + _pair(base / "server.pem", server, key)
 

@@ -144,7 +144,7 @@ def _apps(
     results, positive = json.loads(done.stdout.splitlines()[-1]) if ok else ({}, "")
     if positive:
         yield CheckResult("positive", False, positive)
-    yield from (CheckResult(f"{name}: {what}", *each) for name in results for what, each in results[name].items())
+    yield from (CheckResult(f"{name}: {what}", *result) for name in results for what, result in results[name].items())
 
 
 def _left_out(app: Path, bundle: str, files: Iterable[str], error: str) -> str:
@@ -169,8 +169,8 @@ def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
             yield _tried(what, partial(_writable, path))
         elif isinstance(value, str) and (path.is_absolute() or key.endswith(("-path", "-dir", "_path", "_dir"))):
             ok = path.exists() and os.access(path, os.R_OK)
-            why = "does not exist" if not path.exists() else "cannot be read by this user"
-            yield CheckResult(what, ok, str(path) if ok else f"{path} {why}. Correct the path in its node config.")
+            fault = "does not exist" if not path.exists() else "cannot be read by this user"
+            yield CheckResult(what, ok, str(path) if ok else f"{path} {fault}. Correct the path in its node config.")
 
 
 def _writable(path: Path) -> str:
@@ -184,20 +184,19 @@ def _writable(path: Path) -> str:
 
 def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     server, ca = base / "server.pem", base / "ca.crt"
-    shown = server if server.exists() else ca
+    certificate = server if server.exists() else ca
     try:
         if not ca.exists():
             raise InputError(f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}.")
-        seen = read(shown)
-        wrong = [text for host in hosts for text in problems(server, ca, host)] if shown == server else []
-        left = min(days_left(read(path)) for path in {shown, ca})
+        seen = read(certificate)
+        wrong = [text for host in hosts for text in problems(server, ca, host)] if certificate == server else []
+        left = min(days_left(read(path)) for path in {certificate, ca})
     except InputError as error:
         yield CheckResult("certificates", False, str(error))
         return
     soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""
-    until = (
-        f"{shown.name} until {seen.not_valid_after_utc:%Y-%m-%d}, for {', '.join(hosts_of(seen)) or 'no host'}.{soon}"
-    )
+    names = ", ".join(hosts_of(seen)) or "no host"
+    until = f"{certificate.name} until {seen.not_valid_after_utc:%Y-%m-%d}, for {names}.{soon}"
     yield _joined("certificates", dict.fromkeys(wrong), until)
     if (base / "server.key").exists() and open_to_others(base / "server.key"):
         yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
@@ -239,10 +238,10 @@ def _reached(name: str) -> str:
         raise InputError(f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt.")
     if not insecure:
         _shake_hands(address, ca)
-    how = "without encryption" if insecure else "over TLS"
+    way = "without encryption" if insecure else "over TLS"
     if not healthy(address, ca, not insecure):
-        raise InputError(f"No SuperLink answers at {address} {how}. Is it running, and is the port open from here?")
-    return f"a SuperLink answers at {address}, {how}"
+        raise InputError(f"No SuperLink answers at {address} {way}. Is it running, and is the port open from here?")
+    return f"a SuperLink answers at {address}, {way}"
 
 
 def _shake_hands(address: str, ca: Path | None) -> None:
@@ -254,12 +253,12 @@ def _shake_hands(address: str, ca: Path | None) -> None:
         with socket.create_connection((host, int(port)), 5) as plain, context.wrap_socket(plain, server_hostname=host):
             return
     except ssl.SSLCertVerificationError as error:
-        why = f"The server at {address} does not prove who it is: {error.verify_message}. Is root-certificates its ca.crt, and {host} in its certificate?"
+        fault = f"The server at {address} does not prove who it is: {error.verify_message}. Is root-certificates its ca.crt, and {host} in its certificate?"
     except ssl.SSLError as error:
-        why = f"The server at {address} does not speak TLS ({error.reason}). Is it one started with --insecure?"
+        fault = f"The server at {address} does not speak TLS ({error.reason}). Is it one started with --insecure?"
     except (OSError, ValueError) as error:
-        why = f"Nothing answers at {address}: {error}. Is the SuperLink running, and is the port open from here?"
-    raise InputError(why)
+        fault = f"Nothing answers at {address}: {error}. Is the SuperLink running, and is the port open from here?"
+    raise InputError(fault)
 
 
 def _tried(what: str, look: Callable[[], str]) -> CheckResult:

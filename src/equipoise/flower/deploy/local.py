@@ -46,11 +46,11 @@ class Processes:
         self.directory, self.variables, self.patience = directory, variables, patience
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def launch(self, name: str, what: str, arguments: Iterable[str]) -> None:
+    def launch(self, name: str, program_name: str, arguments: Iterable[str]) -> None:
         """Start Flower's program ``what`` under a name."""
         with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
             self._running[name] = subprocess.Popen(
-                [program(what), *arguments],
+                [program(program_name), *arguments],
                 env=self.variables,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -97,7 +97,7 @@ class Processes:
     def stop(self) -> None:
         """Stop all processes, politely, then at once: the sites first, as those that lose their SuperLink would only try again."""
         names = sorted(self._running, key=lambda name: name == LINK)
-        started = [each for name in names for each in descendants(self._running[name].pid)]
+        started = [process for name in names for process in descendants(self._running[name].pid)]
         try:
             for group in (names[:-1], names[-1:]):
                 for name in group:
@@ -299,9 +299,9 @@ def free_ports(n: int) -> list[int]:
     """Free ports of the loopback interface."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for listener in sockets:
+            listener.bind((HOST, 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
 
 
 def healthy(address: str, ca: Path | None, secure: bool) -> bool:

@@ -89,8 +89,8 @@ class SuperLink:
         except ValueError:
             answer = {}
         if not answer or answer.get("success") is False:
-            said = answer.get("error-message") or last_lines(done.stdout + done.stderr)
-            raise RunError(f"flwr {' '.join(arguments[:2])} failed: {str(said).strip()}")
+            words = answer.get("error-message") or last_lines(done.stdout + done.stderr)
+            raise RunError(f"flwr {' '.join(arguments[:2])} failed: {str(words).strip()}")
         return answer
 
     def submit(self, app: Path, config: Mapping[str, Any] | None = None) -> int:
@@ -153,9 +153,9 @@ class SuperLink:
 
 def last_lines(text: str, lines: int = 12) -> str:
     """What a log says at its end, or from where Flower gives up, without the colours of a terminal and empty lines."""
-    said = [line.rstrip() for line in plain(text).splitlines() if line.strip()]
-    gave_up = [k for k, line in enumerate(said) if "Exit Code:" in line]
-    return "\n".join(said[gave_up[-1] :][:lines] if gave_up else said[-lines:])
+    printed = [line.rstrip() for line in plain(text).splitlines() if line.strip()]
+    gave_up = [k for k, line in enumerate(printed) if "Exit Code:" in line]
+    return "\n".join(printed[gave_up[-1] :][:lines] if gave_up else printed[-lines:])
 
 
 def plain(text: str) -> str:

@@ -227,8 +227,8 @@ class Consortium:
             record["by"] = {"groups": by} if both or not own else {}
             if not both:
                 people = {m: [*people_together([tested], values, C).values()] for m, tested in results.items()}
-                each = [people.get(m, []) for m in range(len(sites.members))]
-                record["by"]["clients"] = [sums[0] if len(sums) == 1 else None for sums in each]
+                by_site = [people.get(m, []) for m in range(len(sites.members))]
+                record["by"]["clients"] = [sums[0] if len(sums) == 1 else None for sums in by_site]
         if counts or not own_models:
             own_scores = [results[m].own if m in results else None for m in range(len(sites.members))]
             main = [None if tally is None else tally.main for tally in own_scores]
@@ -239,10 +239,10 @@ class Consortium:
         self._tell("evaluated", now.t, away | lost)
         return {**record, **_sent(sites)}
 
-    def _tell(self, how: str, t: int, lost: Mapping[int, str]) -> None:
+    def _tell(self, verb: str, t: int, lost: Mapping[int, str]) -> None:
         """Write into the log whose scores do not count, or not all, and why."""
-        for m, why in sorted(lost.items()):
-            log.warning("%s is not %s as others are after round %d: it %s", self.sites.members[m].name, how, t, why)
+        for m, reason in sorted(lost.items()):
+            log.warning("%s is not %s as others are after round %d: it %s", self.sites.members[m].name, verb, t, reason)
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """How the model with which each site predicts does on what it holds out, measured by the sites."""
@@ -288,7 +288,7 @@ class Consortium:
         ------
         RunError : a site does not answer; or part of its model is private, or there are several, so that the server cannot measure it.
         """
-        sites = self.sites
+        sites, initial = self.sites, trial.setup.initial
         N = len(sites.members)
         last = min(trial.settings.contribution_rounds, rounds)
         judged = trial.oracle is not None and not _hides(trial) and last == 1  # sites send one model
@@ -304,7 +304,7 @@ class Consortium:
             )
 
         def make(m: int) -> Parcel:
-            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": trial.setup.initial})
+            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": initial})
 
         tested: list[float | None] = [None] * N
         scores: list[float] = [0.0] * N
@@ -316,16 +316,14 @@ class Consortium:
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
             try:
                 tested[m] = reached(answer.fields, sum(sites.members[m].test_sizes.values()), last, trial.model.task)
-                vector = (
-                    changed(answer.part("model"), None, trial.setup.initial.cpu()) if judged else trial.setup.initial
-                )
+                vector = changed(answer.part("model"), None, initial.cpu()) if judged else initial
                 if not vector.isfinite().all():
                     raise CodecError("its model is not finite.")
             except (CodecError, *UNFIT) as error:
-                why = str(error) if isinstance(error, CodecError) else "there are no scores of its tests that can be."
-                raise RunError(f"What {name} reaches alone is not known: it sent an unusable answer: {why}") from None
+                fault = str(error) if isinstance(error, CodecError) else "there are no scores of its tests that can be."
+                raise RunError(f"What {name} reaches alone is not known: it sent an unusable answer: {fault}") from None
             if judged and trial.oracle is not None:
-                vector = vector.to(trial.setup.initial.device)
+                vector = vector.to(initial.device)
                 with looking(trial, 0):
                     scores[m] = float(trial.oracle.tally(vector).goodness)
         complete = tested if all(x is not None for x in tested) else None

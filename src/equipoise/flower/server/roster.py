@@ -108,9 +108,9 @@ def _read(reply: Message) -> Parcel | str:
     if "error" not in parcel.fields:
         return parcel
     name = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
-    said = visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
+    words = visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
     key = parcel.fields.get("key")
-    return Said(said, key if key in KEYS else "")
+    return Said(words, key if key in KEYS else "")
 
 
 # who takes part
@@ -207,9 +207,9 @@ class Roster:
             if time.monotonic() > end:
                 here = ", ".join(ordered(present)) or "none"
                 wanted = f"all of {', '.join(names)}" if names else f"at least {least} sites"
-                why = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
+                refusals = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
                 raise RunError(
-                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}.{why} Start the missing "
+                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}.{refusals} Start the missing "
                     "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
                 )
             time.sleep(self.exchange.poll)
@@ -285,9 +285,9 @@ class Roster:
         """
         here = {site.name: site.agreement for site in self.members if site.name in self.nodes}
         self.agreed = _require_agreed(here, server)
-        for what in self.agreed.keys() & {"features", "classes", VALUES, "scaling", "grey levels"}:
-            if silent := [name for name, codes in here.items() if what not in codes]:
-                log.warning("%s: %s not stated, so not compared there", ", ".join(silent), what)
+        for aspect in self.agreed.keys() & {"features", "classes", VALUES, "scaling", "grey levels"}:
+            if silent := [name for name, codes in here.items() if aspect not in codes]:
+                log.warning("%s: %s not stated, so not compared there", ", ".join(silent), aspect)
 
 
 def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -70,9 +70,9 @@ class Sites(Roster):
                     counts[m][1] += answer.nbytes
                     if kind in ("train", "train.masked"):
                         waited = time.monotonic() - began[m]
-                        said: Any = answer.fields.get("seconds")  # anything: the site says it
-                        plausible = type(said) in (int, float) and 0 <= said <= waited
-                        self.times[m] = round(said, 4) if plausible else None, round(waited, 4)
+                        seconds: Any = answer.fields.get("seconds")  # anything: the site says it
+                        plausible = type(seconds) in (int, float) and 0 <= seconds <= waited
+                        self.times[m] = round(seconds, 4) if plausible else None, round(waited, 4)
                 if isinstance(answer, str) and key_of(answer) == LOST and not last:
                     rest.append(m)
                 else:
@@ -134,11 +134,11 @@ class Sites(Roster):
         What the client needs to read it is added to ``fields``. Only what it is told to ``keep`` is the base of a later change.
         """
         (units, held), fields["model"] = part, {}
-        shown = None if private is None else ~private
+        visible = None if private is None else ~private
         if units is not None and held is not None:
-            parts = wire.pack_submodel(vector, units, held if shown is None else held & shown)
+            parts = wire.pack_submodel(vector, units, held if visible is None else held & visible)
         else:
-            public = vector if shown is None else vector[shown]
+            public = vector if visible is None else vector[visible]
             token, base = self._bases.get(m, (None, None))
             same = base is not None and torch.equal(base, public)
             parts = change(public, base if keep or same else None)

@@ -215,10 +215,10 @@ class Site:
         if "units" in parts and trial.neurons is not None:
             units = wire.unpack_units(parts, trial.neurons.n)
             held = trial.neurons.held(units)
-            shown = held if trial.private is None else held & ~trial.private
-            if parts["values"].shape != (int(shown.sum()),):
+            visible = held if trial.private is None else held & ~trial.private
+            if parts["values"].shape != (int(visible.sum()),):
                 raise CodecError("the submodel does not have the size of its hidden units.")
-            return wire.unpack_submodel(parts, shown), units
+            return wire.unpack_submodel(parts, visible), units
         initial, private = trial.setup.initial, trial.private
         public = changed(parts, self._base(fields), self._public(initial))
         return public if private is None else initial.masked_scatter(~private, public), None
@@ -235,8 +235,8 @@ class Site:
     def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
         """The site's state per rule, and a vector [G] with its private coordinates; ``vector`` [G] is the received model."""
         trial, fields = self.trial, asked.fields
-        kept = self.store.recall(Receipt.read(fields["receipt"]))
-        if kept is None:
+        stored = self.store.recall(Receipt.read(fields["receipt"]))
+        if stored is None:
             setup = trial.setup
             if fields.get("first"):
                 setup = replace(setup, initial=vector)
@@ -244,11 +244,11 @@ class Site:
                 setup = replace(setup, initial=self._initial(asked))
             states = [rule.client_state(setup) for rule in trial.method.rules]
             return states, None if trial.private is None else setup.initial
-        states = tree_map(lambda x: x.to(vector.device), numbered(kept, "states", len(trial.method.rules)))
+        states = tree_map(lambda x: x.to(vector.device), numbered(stored, "states", len(trial.method.rules)))
         own = None
         if trial.private is not None:
             own = trial.setup.initial.clone()
-            own[trial.private] = kept["own"].to(own.device)
+            own[trial.private] = stored["own"].to(own.device)
         return states, own
 
 
@@ -301,8 +301,8 @@ def open_site(
     settings = Settings(**same, device=fields.get("device", "cpu"))
     inputs = frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
     sensitive = inputs.sensitive(task.attributes, away=False)
-    if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
-        raise SiteError(why)
+    if task.schema is not None and (doubt := task.schema.doubt((settings.validation, settings.seed), name)):
+        raise SiteError(doubt)
     require_people(method, sensitive, here=True)
     people, doubts = inputs.data[0].people is not None, tuple(repeated(inputs.data))
     own = node_config or {}
@@ -319,8 +319,8 @@ def open_site(
     noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
-        what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
-        raise refusal(f"max-epsilon allows no scores {what}, which no noise protects")
+        scores = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
+        raise refusal(f"max-epsilon allows no scores {scores}, which no noise protects")
     return Site(
         trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people, doubts
     )
@@ -427,9 +427,8 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
         own = {"own": _sums(site, answered.values())}
         shared = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
         answered = shown.answered(trial, shared, _decisions(site, asked))
-    return Parcel(
-        {"scores": {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}, **own}
-    )
+    scores = {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}
+    return Parcel({"scores": scores, **own})
 
 
 def _measured(site: Site, asked: Parcel) -> tuple[Tensor, Sequence[State]]:
@@ -524,7 +523,7 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
 
     Why it cannot be a bundle, if it cannot, is kept in its place.
     """
-    folder, why = site.store.directory / BUNDLE, ""
+    folder, reason = site.store.directory / BUNDLE, ""
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
     try:
         trial, tests, task = site.trial, site.shown, site.trial.model.task
@@ -550,11 +549,11 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
         for path in (folder, *folder.rglob("*")):  # they have numbers about the site's own people
             path.chmod(0o700 if path.is_dir() else 0o600)
     except (OSError, ValueError) as error:
-        why = str(error)
+        reason = str(error)
     except Exception as error:  # of the user's network: the model itself is stored
         log.exception("no bundle could be made of the model of this site")
-        why = f"{type(error).__name__}; the site's log has more."
-    write_atomically(site.store.directory / NO_BUNDLE, why, private=True)
+        reason = f"{type(error).__name__}; the site's log has more."
+    write_atomically(site.store.directory / NO_BUNDLE, reason, private=True)
 
 
 def _visited(site: Site, job: Job) -> Answer:
