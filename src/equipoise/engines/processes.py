@@ -298,10 +298,9 @@ FIELDS = ("settings", "t", "rounds", "chances", "ids", "secret")  # sent with ev
 def _tensors(job: Job) -> dict[str, Tensor]:
     """All tensors of a job by name, and room for the trained models."""
     data = [{} if d.content is None else d.content.leaves for d in job.data]
-    tree = {"states": job.states, "messages": job.messages, "data": data}
-    some = {name: x for name, x in (("units", job.units), ("held", job.held)) if x is not None}
-    trained = torch.empty(1, dtype=job.received.dtype).expand(job.received.shape)
-    return {"received": job.received, **flatten(tree), **some, "trained": trained.contiguous()}
+    tree = {"received": job.received, "states": job.states, "messages": job.messages, "data": data}
+    tree |= {name: x for name, x in (("units", job.units), ("held", job.held)) if x is not None}
+    return flatten({**tree, "trained": torch.empty(job.received.shape, dtype=job.received.dtype)})
 
 
 def _start() -> Worker:
