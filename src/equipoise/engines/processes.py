@@ -69,19 +69,14 @@ class Board:
         if hasattr(os, "memfd_create"):  # memory without a name, gone with its last user
             descriptor = os.memfd_create("equipoise")
             self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
-            weakref.finalize(self, os.close, descriptor)
         else:
             descriptor, self.path = tempfile.mkstemp(prefix="equipoise-")
-            weakref.finalize(self, _remove, descriptor, self.path)
+            weakref.finalize(self, os.unlink, self.path)
+        weakref.finalize(self, os.close, descriptor)  # before the other
         os.ftruncate(descriptor, max(end, ALIGNMENT))
         self.tensors = shared_tensors(self.path, self.places)
         for name, x in tensors.items():
             self.tensors[name].copy_(x[:1] if self.places[name].copies else x)
-
-
-def _remove(descriptor: int, path: str) -> None:
-    os.close(descriptor)
-    os.unlink(path)  # noqa: PTH108 (runs when the interpreter ends, too)
 
 
 def shared_tensors(path: str, places: Mapping[str, Place]) -> dict[str, Tensor]:

@@ -137,10 +137,9 @@ class Known:
         """
         shape, dtype = _by_name(fields["shape"], torch.Size), _by_name(fields["dtype"], str)
         tests = tuple(map(text.name, fields["tests"]))
-        codes = {text.name(what): text.name(code) for what, code in fields.get("agreement", {}).items()}
+        codes = {text.name(aspect): text.name(code) for aspect, code in fields.get("agreement", {}).items()}
+        codes = {"Equipoise version": "an earlier one", **codes, "samples": f"shape {listed(shape)}, {dtype}"}
         sizes = {text.name(test): n for test, n in fields.get("test_sizes", {}).items()}
-        codes = {"Equipoise version": "an earlier one"} | codes
-        codes["samples"] = f"shape {listed(shape)}, {dtype}"
         name, size, people = text.name(fields["name"]), int(fields["size"]), fields.get("people") is True
         site = Known(name, size, shape, dtype, tests, codes, sizes, people)
         if (
