@@ -34,6 +34,11 @@ class Outcome:
     reason: str = ""
 
     @property
+    def finished(self) -> bool:
+        """Whether it ended, in whatever way."""
+        return self.status.startswith("finished")
+
+    @property
     def completed(self) -> bool:
         """Whether it ended well."""
         return self.status == "finished:completed"
@@ -138,7 +143,7 @@ class SuperLink:
             try:
                 while True:
                     watch()
-                    if stream.poll() is not None and (outcome := self.outcome(run)).status.startswith("finished"):
+                    if stream.poll() is not None and (outcome := self.outcome(run)).finished:
                         return outcome
                     if limit is not None and time.monotonic() - began > limit:
                         self.stop(run)
