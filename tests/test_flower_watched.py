@@ -389,6 +389,6 @@ def test_the_logs_of_processes_are_private(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "site-0.log").chmod(0o644)
     here = local.Processes(tmp_path, dict(os.environ), 1.0)
     with umask(0):
-        here.start("site-0", "true", [])
-    here.stop("site-0")
+        here.launch("site-0", "true", [])
+    here.stop()
     assert modes(tmp_path)["site-0.log"] == 0o600

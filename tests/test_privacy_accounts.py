@@ -336,7 +336,7 @@ def masked_round(sites: Consortium, meddle: Any = None) -> eq.Federation:
     grid = Lossy(make_client_app(task), list(sites.nodes.values()), {})
     grid.meddle = meddle or grid.meddle
     there = Sites(Exchange(grid, told, deadline=5.0, poll=0.001))
-    there.roster.gather(3, [], 0.0)
+    there.gather(3, [], 0.0)
     settings = eq.Settings(batch_size=8, quorum=0.3)
     fed = federation(Task(network()), there, DP, eq.SGD(0.1), settings=settings, secure=True)
     fed.fit(1, progress=False)

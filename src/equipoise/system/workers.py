@@ -64,11 +64,6 @@ class Worker:
             encoding="utf-8",
         )
 
-    @property
-    def alive(self) -> bool:
-        """Whether it can call another function."""
-        return self.process.poll() is None
-
     def call(self, function: Callable[..., object], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Call a function of a module, with arguments that JSON has.
 
@@ -94,9 +89,7 @@ class Worker:
             lines = self.errors.read().decode(errors="replace").strip().splitlines() or [f"ended with status {status}"]
             text = f"killed by signal {-status}" if status < 0 else lines[-1]
         if status or not answer:
-            error = RunError(text.rstrip("."))
-            error.kind = kind
-            raise error
+            raise RunError(text.rstrip("."), kind)
 
     def close(self) -> None:
         """End it; it has nothing to do any more."""
@@ -126,7 +119,7 @@ class Workers:
 
     def worker(self, slot: int) -> Worker:
         """The process of a slot; a new one if there is none, or if it has ended."""
-        if slot not in self.by_slot or not self.by_slot[slot].alive:
+        if slot not in self.by_slot or self.by_slot[slot].process.poll() is not None:
             self.by_slot[slot] = Worker()
         return self.by_slot[slot]
 
