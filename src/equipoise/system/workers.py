@@ -64,6 +64,11 @@ class Worker:
             encoding="utf-8",
         )
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can call another function."""
+        return self.process.poll() is None
+
     def call(self, function: Callable[..., object], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Call a function of a module, with arguments that JSON has.
 
@@ -119,7 +124,7 @@ class Workers:
 
     def worker(self, slot: int) -> Worker:
         """The process of a slot; a new one if there is none, or if it has ended."""
-        if slot not in self.by_slot or self.by_slot[slot].process.poll() is not None:
+        if slot not in self.by_slot or not self.by_slot[slot].alive:
             self.by_slot[slot] = Worker()
         return self.by_slot[slot]
 
@@ -164,7 +169,7 @@ class Processes(ThreadPoolExecutor):
             last[slot] = needs[future]
             try:
                 worker = self.kept.worker(slot)
-            except OSError as error:  # no process can be started, and nobody else answers
+            except Exception as error:  # no process can be started, and nobody else answers
                 future.set_exception(error)
                 return
             self.free.remove(slot)
