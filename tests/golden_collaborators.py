@@ -115,15 +115,13 @@ def cffl_allocate(aggregation: str) -> Any:
         like = i["uploaded"][0]
         step, share = cohort.step(), state["share"]
         found = largest(step.abs()[None], share[:, None], (len(step),), up=False)
-        allocated = rule._allocated(step, share, cohort.layout, cohort.t)
-        assert torch.allclose(given, cohort.kept + allocated, rtol=0, atol=1e-15)
-        everything = rule._allocated(step, torch.where(found.any(1), share, 1.0), cohort.layout, cohort.t)
+        _, released = rule.reward({**state, "share": torch.where(found.any(1), share, 1.0)}, cohort, given)
         return {
             "aggregate": unflat(step, like),
             "num_downloads": found.sum(1),
-            "allocated": [unflat(row, like) for row in allocated],
+            "allocated": [unflat(row, like) for row in given - cohort.kept],
             "models": models(i, rule, given),
-            "models_released": models(i, rule, cohort.kept + everything),  # who is to get nothing gets all
+            "models_released": models(i, rule, released),  # who is to get nothing gets all
         }
 
     return adapter

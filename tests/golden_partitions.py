@@ -22,7 +22,7 @@ def dirichlet(i: Inputs) -> Fields:
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     rng, drawn, draws = np.random.default_rng(i["seed"]), None, 0
     while drawn != parts and draws < 10:  # the shares are not part of the result: those of the draw that gave it
-        owned, shares = partition.classwise(classes, i["K"], i["alpha"], i["cap"], rng)
+        *owned, shares = partition.classwise(classes, i["K"], i["alpha"], rng, cap=i["cap"])
         drawn = partition.parts_of(*owned, i["K"])
         draws += 1
     return {"parts": parts, "proportions": None if i["cap"] else shares.tolist(), "draws": draws}

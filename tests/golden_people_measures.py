@@ -151,7 +151,7 @@ def regression(i: Inputs) -> Fields:
         e = (p - y)[a == code]
         sums = {"n": len(e), "squares": (e**2).sum(), "absolute": abs(e).sum(), "error": e.sum()}
         rows[str(code)] = {key: np.asarray(value) for key, value in {**sums, "target": y[a == code].sum()}.items()}
-    numbers = errors([rows], 1)
+    numbers = errors([rows])
     assert numbers is not None
     ours = {"mae": "mae", "rmse": "rmse", "mean_prediction": "prediction", "bias": "error"}
     fields: Fields = {

@@ -57,7 +57,7 @@ def asked(
     grid = InProcessGrid(make_client_app(lambda node, _: tasks[str(node["site"])]), nodes, {})
     told = description(Method.of(method), eq.SGD(0.05), settings, measures, "run")
     sites = Sites(Exchange(grid, told, deadline=1e9))
-    sites.roster.gather(len(names), names, 0.0)
+    sites.gather(len(names), names, 0.0)
     return of_sites(server, sites, method, eq.SGD(0.05), settings=settings)
 
 

@@ -296,7 +296,7 @@ def test_images_on_disk_go_to_other_processes_with_them(tmp_path: Path) -> None:
     data = on_disk(tmp_path, 9, torch.arange(9) % 3, torch.arange(9)[:, None])
     sent = pickle.loads(pickle.dumps(data.take([5, 2])))
     assert sent.gather([1, 0]).s.tolist() == [[2], [5]]
-    assert [s.tolist() for _, _, s in sent.__getitems__([0, 1])] == [[5], [2]]
+    assert [s.tolist() for _, _, s in [sent[0], sent[1]]] == [[5], [2]]
     assert sent[1][2].tolist() == [2]
     bare = on_disk(tmp_path, 9, torch.arange(9), None)  # type: ignore[arg-type]
     assert len(bare[0]) == 2

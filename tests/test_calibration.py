@@ -256,7 +256,11 @@ def test_every_form_says_whether_a_part_is_calibrated(
     assert result.fits.startswith(
         "Whether the division is the paper's. POW: calibrated; DIR: not calibrated. A row fits if"
     )
-    text, page, source = reproduction.markdown(result), reproduction.html(result), reproduction.latex(result)
+    text, page, source = (
+        reproduction.page(result).markdown(),
+        reproduction.page(result).html(),
+        reproduction.page(result).latex(),
+    )
     for said, title in ((fits, "## POW"), (not_, "## DIR"), (result.fits, "Source")):
         start = text.index(title)
         assert start < text.index(f"**{said}**") < text.index("| FedAvg |", start)
@@ -344,9 +348,9 @@ def test_a_correlation_over_one_image_is_marked(mine: str, tmp_path: Path, monke
     result = agreement.collect(planned(str(other), tmp_path))
     (part,) = result.parts
     assert [part.entries[row, "fairness"].mark for row in part.rows] == ["", "≈", ""]
-    assert "| Close | 86.60≈ ±0.00" in reproduction.markdown(result)
-    assert "86.60≈ ±0.00" in reproduction.html(result)
-    assert r"86.60$\approx$ $\pm$0.00" in reproduction.latex(result)
+    assert "| Close | 86.60≈ ±0.00" in reproduction.page(result).markdown()
+    assert "86.60≈ ±0.00" in reproduction.page(result).html()
+    assert r"86.60$\approx$ $\pm$0.00" in reproduction.page(result).latex()
     assert [cell["noise"] for cell in reproduction.as_dict(result)["cells"]] == [False, True, False]
     said = " ".join(reproduction.sentences(result, part))
     assert "≈ Rewards differ by less than two standard errors of a difference between accuracies, so their fairness may be noise: " \

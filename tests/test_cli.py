@@ -93,6 +93,7 @@ def test_the_methods(equipoise: Call) -> None:
         assert entry.keys() == {
             "summary",
             "citation",
+            "printed",
             "parts",
             "hyper_parameters",
             "presets",

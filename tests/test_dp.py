@@ -21,7 +21,6 @@ from scipy import integrate, stats
 from torch import Tensor
 
 import equipoise as eq
-from equipoise import privacy
 from equipoise.core import draws
 from equipoise.core.client import _sent, visit_client
 from equipoise.core.rule import Rule, State, Visit
@@ -33,6 +32,7 @@ from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import MethodError, parse
 from equipoise.methods import METHODS
 from equipoise.methods.dp import DP
+from equipoise.privacy import accounting as privacy
 from helpers import (
     KeepHead,
     fast_first,

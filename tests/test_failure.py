@@ -29,15 +29,7 @@ from equipoise.flower import in_process
 from equipoise.metrics import class_counts, definitions, diverged, guesses, holm, seeds_needed
 from equipoise.metrics.calibration import auc
 from equipoise.metrics.failure import ranks, usefulness
-from equipoise.metrics.intervals import (
-    OVER_CLIENTS,
-    OVER_GROUPS,
-    Draws,
-    Outcome,
-    difference,
-    interval,
-    resampled,
-)
+from equipoise.metrics.intervals import Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.criteria import failed
 from equipoise.records.threshold import score_of
@@ -46,6 +38,8 @@ from equipoise.report.layout import over_clients, sheets
 from equipoise.report.sentences import evidence
 from equipoise.report.statistics import Comparison
 from helpers import in_one, rate_gaps
+
+OVER_GROUPS = [column for column in definitions.GROUPS if column.draws]
 
 
 def scores(predicted: Any, y: Any, loss: float = 1.0, C: int = 4) -> dict[str, Any]:
@@ -333,10 +327,10 @@ def coverage(p: np.ndarray, sizes: list[int], shared: float, trials: int) -> tup
     hits = np.zeros((2, len(OVER_GROUPS)))
     for trial in range(trials):
         a, b = resampled(outcomes(rng, p, sizes, shared), 500, trial)
-        for k, (name, of) in enumerate(OVER_GROUPS.items()):
+        for k, each in enumerate(OVER_GROUPS):
             for row, found, truth in (
-                (0, difference(a, b, name), of(p[0]) - of(p[1])),
-                (1, interval(a, name), of(p[0])),
+                (0, difference(a, b, each), each.draws(p[0]) - each.draws(p[1])),
+                (1, interval(a, each), each.draws(p[0])),
             ):
                 hits[row, k] += found.low <= truth <= found.high
     return hits[0] / trials, hits[1] / trials
@@ -371,7 +365,7 @@ def test_draws_are_the_posterior_of_jeffreys() -> None:
     ((draws, _),) = resampled([[Outcome(0.75, 40, right)]], 20000)
     expected = stats.beta(30.5, 10.5).ppf([0.025, 0.25, 0.5, 0.75, 0.975])
     assert np.quantile(draws, [0.025, 0.25, 0.5, 0.75, 0.975]) == pytest.approx(expected, abs=0.005)
-    low, high = interval(resampled([[Outcome(1.0, 1)]])[0], "avg")
+    low, high = interval(resampled([[Outcome(1.0, 1)]])[0], OVER_GROUPS[0])
     assert 0 < low < 0.2 < 0.9 < high
 
 
@@ -387,16 +381,15 @@ def test_an_interval_holds_what_was_observed(groups: list[tuple[int, int]], know
     other = [(random.randint(0, n), n) for _, n in counts]
     models = [[Outcome(k / n, n, np.arange(n) < k if known else None) for k, n in model] for model in (counts, other)]
     a, b = resampled(models, 200)
-    for name, compute in (*OVER_GROUPS.items(), *OVER_CLIENTS.items()):
-        over = OVER_GROUPS if compute is OVER_GROUPS.get(name) else OVER_CLIENTS
-        values = float(compute(a.observed)), float(compute(b.observed))
+    for each in (*OVER_GROUPS, *(index for index in definitions.INDICES if index.draws)):
+        values = float(each.draws(a.observed)), float(each.draws(b.observed))
         if math.isfinite(values[0]):
-            found = interval(a, name, over=over)
+            found = interval(a, each)
             assert found.low <= values[0] <= found.high
-            apart = difference(a, b, name, over=over)
+            apart = difference(a, b, each)
             assert apart.low <= values[0] - values[1] <= apart.high
     for column, (k, n) in enumerate(counts):
-        low, high = interval(Draws(a.others[:, [column]], a.observed[[column]]), "avg")
+        low, high = interval(Draws(a.others[:, [column]], a.observed[[column]]), OVER_GROUPS[0])
         assert (high == 1) is (k == n)
         assert (low == 0) is (k == 0)
 
@@ -433,16 +426,15 @@ def test_gaps_of_rates_hold_the_truth() -> None:
 def test_samples_known_one_by_one_make_differences_narrower() -> None:
     rng = np.random.default_rng(4)
     models = outcomes(rng, np.array([[0.7, 0.8], [0.72, 0.8]]), [400, 400], 0.9)
-    known = difference(*resampled(models), "avg")
-    apart = difference(*resampled([[of._replace(right=None) for of in m] for m in models]), "avg")
+    known = difference(*resampled(models), OVER_GROUPS[0])
+    apart = difference(*resampled([[of._replace(right=None) for of in m] for m in models]), OVER_GROUPS[0])
     assert known.high - known.low < 0.6 * (apart.high - apart.low)
 
 
-@in_one("key", OVER_GROUPS)
-def test_statistics_of_draws_are_those_of_the_tables(key: str) -> None:
+@in_one("column", OVER_GROUPS)
+def test_statistics_draws_are_those_of_the_tables(column: definitions.Statistic) -> None:
     a = np.random.default_rng(5).random((7, 3))
-    column = next(c for c in definitions.GROUPS if c.key == key)
-    assert OVER_GROUPS[key](a) == pytest.approx([column.compute(row, None, ACCURACY).value for row in a])
+    assert column.draws(a) == pytest.approx([column.compute(row, None, ACCURACY).value for row in a])
 
 
 @in_one(("d", "n"), [(0.1, 787), (0.5, 34), (1.0, 10), (2.0, 5)])

@@ -16,7 +16,7 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.data.formats.reading import read_user_data
 from equipoise.data.tables.cells import Cells, RawTable, Words, read_cells
-from equipoise.data.tables.coding import POINTS, Coder, Sums, add_up, exact_sums, fit
+from equipoise.data.tables.coding import POINTS, Coder, Sums, add_up, exact_sums
 from equipoise.data.tables.columns import Columns
 from equipoise.data.tables.schema import CATEGORY, DATE, SCALINGS, Feature, Schema
 from equipoise.scenarios import own
@@ -65,7 +65,7 @@ def test_numbers_are_fitted_as_the_pooled_training_rows(
     present = np.array([values[row] for row in rows if values[row] == values[row]])
     assume(len(present))
     table = of_numbers(values, scaling=scaling, missing=missing)
-    together, divided = fit(table, [rows])["x"], fit(table, clients)["x"]
+    together, divided = Coder.fitted_to(table, [rows]).fitted["x"], Coder.fitted_to(table, clients).fitted["x"]
     assert (together.fill if missing == "median" else 0) == (divided.fill if missing == "median" else 0)
     largest = float(np.abs(present).max())
     for name in ("centre", "scale", "fill"):
@@ -139,8 +139,8 @@ def test_categories_are_those_of_the_pooled_training_rows(
     present = [words[row] for row in rows if words[row] not in ("", "NA")]
     assume(present)
     table = of_words(words, least=least, missing=missing, coding=coding)
-    divided = fit(table, clients)["x"]
-    assert divided == fit(table, [rows])["x"]
+    divided = Coder.fitted_to(table, clients).fitted["x"]
+    assert divided == Coder.fitted_to(table, [rows]).fitted["x"]
     assert divided.categories == tuple(sorted({word for word in present if present.count(word) >= least}))
     assert divided.joined == any(present.count(word) < least for word in present)
     assert present.count(str(divided.fill)) == max(map(present.count, present))
@@ -234,7 +234,7 @@ def test_all_columns_without_a_training_cell_are_named_at_once() -> None:
         "c": Cells(np.array([1.0, 2.0, 3.0])),
     }
     with pytest.raises(DataError, match=r"columns a, b: every cell of the training rows is missing.*leave_out=a,b"):
-        fit(RawTable(Schema(features), columns), [[0], [1]])
+        Coder.fitted_to(RawTable(Schema(features), columns), [[0], [1]])
 
 
 def test_signs_of_numbers_hold_for_every_table(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from equipoise.flower.server import scores
 from equipoise.flower.site.site import Site, open_site
 from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task
+from equipoise.records.record import large
 from equipoise.report.sites import prometheus
 from equipoise.report.statistics import comparison
 from equipoise.runs.tracking import round_numbers
@@ -64,8 +65,9 @@ def test_a_site_sends_no_number_about_few(tmp_path: Path, monkeypatch: pytest.Mo
     history = History([record], {"method": "fedavg"})
     assert (history.groups, history.small_groups) == (("men",), ("women",))
     assert history.summary()["small_groups"] == ["women"]
-    assert "women" not in log_line(record)
-    assert "women" not in prometheus([record], ["here"], 1, "x", 10)
+    shown = large(record, 10)
+    assert "women" not in log_line(shown)
+    assert "women" not in prometheus([shown], ["here"], 1, "x")
 
 
 def test_sites_that_have_enough_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +98,11 @@ def test_trackers_get_no_number_about_few() -> None:
         "groups": {"a": {"accuracy": 0.5, "n": 100}, "b": {"accuracy": 1.0, "n": 3}},
         "clients": {"accuracy": [0.4, 0.9, None], "n": [20, 3, 0]},
     }
-    found = round_numbers(record, ["x", "y", "z"], 10, at_sites=True)
+    found = round_numbers(large(record, 10), ["x", "y", "z"])
     assert found["accuracy/avg"] == 0.5
     assert not [name for name in found if name.endswith(("/b", "/y", "/z"))]
     assert round_numbers(record, ["x", "y", "z"])["accuracy/avg"] == 0.75
-    simulated = round_numbers(record, ["x", "y", "z"], 10)
+    simulated = round_numbers(large(record, 10, ["x", "y", "z"]), ["x", "y", "z"])
     assert simulated["clients/accuracy/y"] == 0.9
     assert not [name for name in simulated if name.endswith("/b")]
 
@@ -126,13 +128,13 @@ def test_logs_and_gauges_have_no_number_about_few(n: int, least: int, shown: boo
     groups = {"men": {"accuracy": 0.5, "loss": 1.0, "n": 40}, "other": {"accuracy": 1.0, "loss": 0.1, "n": n}}
     lost = [{"client": 1, "name": "b", "reason": "is not connected"}, {"client": 2, "name": "c", "reason": "is late"}]
     record = {"round": 0, "ids": [0], "seconds": 1.0, "groups": groups, "quarantined": lost}
-    line = log_line(record, least)
+    line = log_line(large(record, least))
     assert ("other" in line) == shown
     assert "men 50.0%" in line
     assert line.endswith("(left out: b: is not connected; c: is late)")
-    assert ('group="other"' in prometheus([record], ["a", "b", "c"], 1, "x", least)) == shown
+    assert ('group="other"' in prometheus([large(record, least)], ["a", "b", "c"], 1, "x")) == shown
     sites = {"round": 0, "groups": {}, "clients": {"accuracy": [0.4, 0.6, 1.0], "n": [40, 50, n]}}
-    mean = Standing.of([sites], 1, least).mean
+    mean = Standing.of([large(sites, least)], 1).mean
     assert mean == pytest.approx(2 / 3 if shown else 0.5)
 
 

@@ -92,7 +92,7 @@ class Lab:
 
         self.grid._answered = watched  # type: ignore[method-assign]
         self.sites = Sites(Exchange(self.grid, told, deadline=20.0, poll=0.001))
-        self.sites.roster.gather(len(names), names, 0.0)
+        self.sites.gather(len(names), names, 0.0)
         if peers:
             self.write_peers(names)
         self.fed = federation(

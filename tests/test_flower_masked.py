@@ -41,17 +41,9 @@ from equipoise.flower.app import in_process, make_client_app, serve
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.internals import create_shares
-from equipoise.flower.secagg import (
-    masks,
-    memory as memory_file,
-    server as masked_sites,
-    site as masked_site,
-    sums,
-)
-from equipoise.flower.secagg.masks import MaskError
-from equipoise.flower.secagg.memory import SiteMemory
+from equipoise.flower.secagg import server as masked_sites, site as masked_site, sums
 from equipoise.flower.secagg.server import MaskedSites
-from equipoise.flower.secagg.sums import SumRequest
+from equipoise.flower.secagg.sums import MaskError, SiteMemory, SumRequest
 from equipoise.flower.server.consortium import Consortium, description, federation
 from equipoise.flower.server.roster import Exchange
 from equipoise.flower.server.sites import Sites
@@ -109,7 +101,7 @@ class Met:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sums, "create_shares", shared)
-            vector = memory_file.change_memory(self.paths[name], made)
+            vector = sums.change_memory(self.paths[name], made)
         self.sent[asked.transcript, name] = vector
         return vector
 
@@ -117,7 +109,7 @@ class Met:
         return {name: self.masked(asked, name, x, **more).vector for name, x in rows.items()}
 
     def shares_of(self, asked: SumRequest, name: str, hidden: Mapping[str, str]) -> dict[str, bytes]:
-        return memory_file.change_memory(
+        return sums.change_memory(
             self.paths[name], lambda memory: sums.shares_of(memory, asked.transcript, name, hidden)
         )
 
@@ -130,7 +122,7 @@ class Met:
 
 
 def key_at(path: Path) -> str:
-    return masks.public_key(memory_file.read_memory(path).key)
+    return sums.public_key(sums.read_memory(path).key)
 
 
 @pytest.fixture
@@ -173,7 +165,7 @@ def test_what_is_sent_looks_uniform_and_so_does_the_sum_before_it_is_unmasked(si
     assert all(uniform(y) for y in sent.values())
     a, b, c = sent.values()
     assert uniform(a + b + c)  # their own masks are still in it
-    own = [masks.keystream(seed, len(a)) for seed in sites.unmask(asked).values()]
+    own = [sums.keystream(seed, len(a)) for seed in sites.unmask(asked).values()]
     assert uniform(a + b - own[0] - own[1])
     assert not bool((a + b + c - own[0] - own[1] - own[2]).any())  # the tests above can fail
 
@@ -207,13 +199,13 @@ def test_masks_of_sites_that_were_told_different_things_do_not_cancel(sites: Met
     other = sites.ask(lie.pop("number", 1), **lie)
     told = {n: other if n == "ward-b" else asked for n in NAMES}
     sent = {n: sites.masked(told[n], n, zero).vector for n in NAMES}
-    own = [masks.keystream(sites.seeds[told[n].transcript, n], len(zero) + sums.ZEROS) for n in NAMES]
+    own = [sums.keystream(sites.seeds[told[n].transcript, n], len(zero) + sums.ZEROS) for n in NAMES]
     assert uniform(torch.stack(list(sent.values())).sum(0) - torch.stack(own).sum(0))
 
 
 def test_the_version_of_the_code_is_in_a_transcript(sites: Met, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sites.ask(1).transcript
-    monkeypatch.setattr(masks, "__version__", "0")
+    monkeypatch.setattr(sums, "__version__", "0")
     assert sites.ask(1).transcript != before
 
 
@@ -370,7 +362,7 @@ def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
     first = {name: sites.masked(one, name, x) for name, x in rows.items()}
     hidden = first["ward-c"].shares["ward-a"]
     share = sites.shares_of(one, "ward-a", {"ward-c": hidden})["ward-c"]
-    assert masks.sha256(share) == first["ward-c"].hashes["ward-a"]
+    assert sums.sha256(share) == first["ward-c"].hashes["ward-a"]
     assert sites.shares_of(one, "ward-b", {"ward-c": hidden}) == {}
     with pytest.raises(MaskError, match="A share of ward-x was asked for, which is not one of the sites of the sum"):
         sites.shares_of(one, "ward-b", {"ward-x": hidden})
@@ -396,15 +388,15 @@ def test_shares_of_any_form_are_no_seed(shares: list[bytes]) -> None:
 
 # keys, members and the site's own files
 def test_what_a_pair_shares_is_its_own_and_of_one_transcript(sites: Met) -> None:
-    private = {n: memory_file.read_memory(sites.paths[n]).key for n in NAMES}
+    private = {n: sums.read_memory(sites.paths[n]).key for n in NAMES}
     made = {
-        (n, o, told): masks.pair_keys(private[n], sites.keys[o], told) for n in NAMES for o in NAMES for told in "xy"
+        (n, o, told): sums.pair_keys(private[n], sites.keys[o], told) for n in NAMES for o in NAMES for told in "xy"
     }
     assert all(made[n, o, told] == made[o, n, told] for n, o, told in made)
     assert len({key for both in made.values() for key in both}) == 2 * 2 * 6  # two keys, two transcripts, six pairs
     for wrong in ("00" * 32, "12", "xy"):
         with pytest.raises(MaskError, match="is not the public key of a site"):
-            masks.pair_keys(private["ward-a"], wrong, "x")
+            sums.pair_keys(private["ward-a"], wrong, "x")
 
 
 def test_who_is_in_a_sum(sites: Met, tmp_path: Path) -> None:
@@ -446,7 +438,7 @@ def test_peers_from_elsewhere(sites: Met, tmp_path: Path) -> None:
 
     def tried(peers: Any, number: int, **changed: Any) -> None:
         path.write_text(json.dumps(peers))
-        sites.masked(sites.ask(number, **changed), "ward-a", x, peers=memory_file.read_peers(path))
+        sites.masked(sites.ask(number, **changed), "ward-a", x, peers=sums.read_peers(path))
 
     tried(sites.keys, 1)
     for peers, reason in (
@@ -461,11 +453,11 @@ def test_peers_from_elsewhere(sites: Met, tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_depends_on_every_key(sites: Met, tmp_path: Path) -> None:
-    said = masks.comparison(sites.keys, {"ward-a": 3})
+    said = sums.comparison(sites.keys, {"ward-a": 3})
     assert re.search(", fingerprint ([0-9a-f]{4}-){7}[0-9a-f]{4}[.] It must be the same at all sites", said)
-    assert said == masks.comparison(dict(reversed(sites.keys.items())), {"ward-a": 3})
-    assert said != masks.comparison(sites.keys, {"ward-a": 4})
-    assert said != masks.comparison(sites.keys | {"ward-b": key_at(tmp_path / "other")}, {"ward-a": 3})
+    assert said == sums.comparison(dict(reversed(sites.keys.items())), {"ward-a": 3})
+    assert said != sums.comparison(sites.keys, {"ward-a": 4})
+    assert said != sums.comparison(sites.keys | {"ward-b": key_at(tmp_path / "other")}, {"ward-a": 3})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -474,7 +466,7 @@ def test_the_key_is_its_owner_s_alone(sites: Met) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
     with pytest.raises(MaskError, match=r"Others can read masks\.json with this site's key"):
-        memory_file.read_memory(path)
+        sums.read_memory(path)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"key": "00", "opened": {}, "more": 1}'])
@@ -482,17 +474,17 @@ def test_a_damaged_memory_is_an_error_and_no_new_key(sites: Met, text: str) -> N
     path = sites.paths["ward-a"]
     path.write_text(text)
     with pytest.raises(MaskError, match=r"masks\.json with this site's key is damaged"):
-        memory_file.read_memory(path)
+        sums.read_memory(path)
     assert path.read_text() == text
 
 
 def test_the_stream_is_of_its_own_for_every_key() -> None:
     """A longer one begins as a shorter does."""
-    stream = masks.keystream(b"s" * 32, 20_000)
-    assert not bool((stream == masks.keystream(b"t" * 32, 20_000)).any())
+    stream = sums.keystream(b"s" * 32, 20_000)
+    assert not bool((stream == sums.keystream(b"t" * 32, 20_000)).any())
     assert uniform(stream)
-    assert torch.equal(stream[:10], masks.keystream(b"s" * 32, 10))
-    assert len(masks.keystream(b"s" * 32, 0)) == 0
+    assert torch.equal(stream[:10], sums.keystream(b"s" * 32, 10))
+    assert len(sums.keystream(b"s" * 32, 0)) == 0
 
 
 # whole runs
@@ -697,7 +689,7 @@ def test_no_update_travels_in_the_clear(method: str, wire: Wire, tmp_path: Path)
     for name, size in zip(fed.trial.names, UNEQUAL, strict=True):
         (path,) = tmp_path.rglob(f"{name}/update.safetensors")
         kept = {key.rpartition("/")[2]: x for key, x in load_file(path).items()}
-        update, key = kept["update"], memory_file.read_memory(path.with_name("masks.json")).key
+        update, key = kept["update"], sums.read_memory(path.with_name("masks.json")).key
         assert float(update.norm()) > 0.1
         reports = [kept[report].flatten() for report in ("dc", "proto", "n", "right") if report in kept]
         assert len(reports) == {"scaffold": 1, "fedproto": 1, "fairgrad": 2}.get(method, 0)
@@ -949,7 +941,7 @@ def test_no_field_of_a_message_is_another_for_one_site(
                     parcel.fields["training"] = transcripts["train.masked"]
                 elif k == "query.unmask":
                     parcel.fields["told"] = transcripts["train.sum"]
-                transcripts[k] = masks.transcript(parcel.fields, parcel.tensors if k == "train.masked" else None)
+                transcripts[k] = sums.transcript(parcel.fields, parcel.tensors if k == "train.masked" else None)
                 return parcel
 
             wire.change = lie
@@ -1207,7 +1199,7 @@ def test_half_of_the_sites_and_a_server_that_lies_may_know_another(tmp_path: Pat
     sites = Met(tmp_path, tuple("abcdef"))
     rows, (every, fewer) = contents(names=sites.names), (sites.ask(1), sites.ask(2, names=tuple("bcdef")))
     first = sites.send(every, rows)
-    theirs = {name: memory_file.read_memory(sites.paths[name]) for name in "def"}  # who keep what others forget
+    theirs = {name: sums.read_memory(sites.paths[name]) for name in "def"}  # who keep what others forget
     second = sites.send(fewer, {name: rows[name] for name in fewer.sites})
     hidden = {name: {n: sites.sent[every.transcript, n].shares[name] for n in every.sites} for name in "adef"}
     shares = [sums.shares_of(theirs[name], every.transcript, name, hidden[name])[1] for name in "def"]
@@ -1476,7 +1468,7 @@ def test_what_the_owner_of_a_site_asks_for(tmp_path: Path) -> None:
         nodes = [{"site": name, "state-dir": str(tmp_path / name), **(node if name == "b" else {})} for name in data]
         told["name"] += "."  # another experiment, with new keys
         sites = Sites(Exchange(InProcessGrid(app, nodes, {}), dict(told), deadline=5.0, poll=0.001))
-        sites.roster.gather(3, [], 0.0)
+        sites.gather(3, [], 0.0)
         chosen = eq.Settings(batch_size=8, quorum=0.5)
         fed = federation(Task(network()), sites, "fedavg", SOLVER, settings=chosen, secure=secure)
         allow(fed, **({} if "least-sites" in node else {"least_sites": 2}))

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from equipoise.flower.deploy import checks, superlink
-from equipoise.flower.deploy.certificates import inspect, make_certificates, problems
+from equipoise.flower.deploy.certificates import days_left, make_certificates, problems, read
 from equipoise.flower.deploy.checks import CheckResult
-from equipoise.flower.secagg import memory as memory_file
+from equipoise.flower.secagg import sums
 from equipoise.flower.site.store import Store
 from equipoise.records.record import lines as record_lines
 from equipoise.runs.status import run_status
@@ -72,7 +72,7 @@ class Link:
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     made = Link()
-    monkeypatch.setattr(checks, "reach", lambda name: iter([CheckResult("", name == "it", f"there is no {name}")]))
+    monkeypatch.setattr(checks, "reach", lambda name: CheckResult("", name == "it", f"there is no {name}"))
     monkeypatch.setattr(superlink.SuperLink, "call", lambda self, *words, **more: made.call(*words, **more))
     return made
 
@@ -238,7 +238,7 @@ def test_a_site_is_removed_by_its_name_and_only_when_told_twice(equipoise: Any, 
 def test_without_flower_it_says_so(
     command: list[str], equipoise: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(checks, "reach", lambda name: iter(()))
+    monkeypatch.setattr(checks, "reach", lambda name: CheckResult("", True, ""))
     monkeypatch.setattr(superlink, "find_spec", lambda name: None)
     monkeypatch.chdir(tmp_path)
     done = equipoise("flower", *command, "it")
@@ -260,7 +260,7 @@ def states(tmp_path: Path) -> Path:
         bundle = store.directory / "bundle"
         bundle.mkdir()
         (bundle / "model.safetensors").write_bytes(b"as above")
-        memory_file.read_memory(store.directory / "masks.json")
+        sums.read_memory(store.directory / "masks.json")
         for path in store.directory.rglob("*"):
             os.utime(path, times=(time.time() - 86400 * days,) * 2)
     shutil.copytree(base / "trial-0123abcd", base / "home")
@@ -326,7 +326,7 @@ def test_a_directory_without_experiments(equipoise: Any, tmp_path: Path) -> None
 def test_renewing_keeps_the_old_certificate_beside(equipoise: Any, tmp_path: Path) -> None:
     make_certificates(tmp_path, ["a.example.org"], days=10)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    begins = f"{inspect(tmp_path / 'server.pem').begins:%Y%m%d-%H%M%S}"
+    begins = f"{read(tmp_path / 'server.pem').not_valid_before_utc:%Y%m%d-%H%M%S}"
     done = equipoise("flower", "certs", tmp_path, "--renew", "--days", 90)
     assert done.status == 0, done.err
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -335,9 +335,9 @@ def test_renewing_keeps_the_old_certificate_beside(equipoise: Any, tmp_path: Pat
         assert after[name] != before[name]
     assert {name: after[name] for name in ("ca.crt", "ca.key")} == {name: before[name] for name in ("ca.crt", "ca.key")}
     assert problems(tmp_path / "server.pem", tmp_path / "ca.crt", "a.example.org") == []
-    assert inspect(tmp_path / "server.pem").days_left() in (89, 90)
+    assert days_left(read(tmp_path / "server.pem")) in (89, 90)
     assert (tmp_path / f"server-{begins}.key").stat().st_mode & 0o077 == 0
-    if inspect(tmp_path / "server.pem").begins == inspect(tmp_path / f"server-{begins}.pem").begins:
+    if len({read(tmp_path / name).not_valid_before_utc for name in ("server.pem", f"server-{begins}.pem")}) == 1:
         with pytest.raises(InputError, match="exists already and is not overwritten"):
             make_certificates(tmp_path, (), renew=True)
 

@@ -109,12 +109,10 @@ def test_keys_are_what_flower_asks_for(made: Path) -> None:
 
 
 def test_certificates_can_be_read(made: Path) -> None:
-    found = certs.inspect(made / "server.pem")
-    assert found.hosts == ("fl.example.org", "localhost", "10.1.2.3", "127.0.0.1")
-    assert found.days_left() in (89, 90)
-    assert not found.authority
-    assert certs.inspect(made / "ca.crt").authority
-    for host in found.hosts:
+    server = certs.read(made / "server.pem")
+    assert certs.hosts_of(server) == ["fl.example.org", "localhost", "10.1.2.3", "127.0.0.1"]
+    assert certs.days_left(server) in (89, 90)
+    for host in certs.hosts_of(server):
         assert certs.problems(made / "server.pem", made / "ca.crt", host) == []
 
 
@@ -134,7 +132,7 @@ def test_what_is_wrong_with_certificates_is_told(made: Path, tmp_path: Path) -> 
     for bad, words in (("missing", "No such file"), ("README", "no certificate")):
         (tmp_path / "README").write_text("hello")
         with pytest.raises(InputError, match=words):
-            certs.inspect(tmp_path / bad)
+            certs.read(tmp_path / bad)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -974,8 +972,8 @@ def test_a_program_interrupted_while_it_starts_is_known_and_stopped(
     here = local.Processes(tmp_path, dict(os.environ), 1.0)
     try:
         with pytest.raises(KeyboardInterrupt):
-            here.start("site-0", "sleep", ["60"])
+            here.launch("site-0", "sleep", ["60"])
     finally:
         signal.signal(signal.SIGINT, before)
-    here.stop("site-0")
+    here.stop()
     assert begun[0].poll() is not None

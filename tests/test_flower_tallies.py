@@ -65,7 +65,7 @@ def sites(
     grid = InProcessGrid(make_client_app(lambda node, _: tasks[str(node["site"])]), nodes, {})
     told = description(Method.of(method), eq.SGD(0.05), settings, measures, "run")
     asked = Sites(Exchange(grid, told, deadline=1e9))
-    asked.roster.gather(len(NAMES), NAMES, 0.0)
+    asked.gather(len(NAMES), NAMES, 0.0)
     return federation(server, asked, method, eq.SGD(0.05), settings=settings, attributes=values)
 
 

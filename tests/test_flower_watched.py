@@ -188,7 +188,7 @@ def test_prometheus_reads_the_state_of_a_run() -> None:
     groups = {strange: {"accuracy": 0.5, "loss": math.nan}, "x": {"accuracy": 1.0, "loss": math.inf}}
     times = {"site": [None, 1e-05], "answered": [2, 1]}
     records = [*made_up().records, {"round": 3, "ids": [0, 1], "seconds": 2.5, "groups": groups, "times": times}]
-    found = parsed(prometheus(records, [strange, "b"], 40, strange, 10))
+    found = parsed(prometheus(records, [strange, "b"], 40, strange))
     run, (a, b) = (("experiment", strange),), ((("experiment", strange), ("site", name)) for name in (strange, "b"))
     assert found["equipoise_rounds_complete"] == {run: 4}
     assert found["equipoise_rounds_planned"] == {run: 40}
@@ -218,7 +218,7 @@ def test_a_gauge_has_one_text_whatever_the_run() -> None:
     texts: dict[str, set[str]] = {}
     for scores in kinds:
         text = prometheus(
-            [{"round": 0, "ids": [0], "seconds": 1.0, "groups": {"a": {**scores, "n": 50}}}], ["a"], 3, "run", 10
+            [{"round": 0, "ids": [0], "seconds": 1.0, "groups": {"a": {**scores, "n": 50}}}], ["a"], 3, "run"
         )
         parsed(text)
         for line in re.findall("^# (?:HELP|TYPE) .*", text, re.M):
@@ -389,6 +389,6 @@ def test_the_logs_of_processes_are_private(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "site-0.log").chmod(0o644)
     here = local.Processes(tmp_path, dict(os.environ), 1.0)
     with umask(0):
-        here.start("site-0", "true", [])
-    here.stop("site-0")
+        here.launch("site-0", "true", [])
+    here.stop()
     assert modes(tmp_path)["site-0.log"] == 0o600

@@ -239,7 +239,7 @@ def test_table_of_gaps() -> None:
     assert [cell.mean for cell in cells["fedavg"]] == ["37.50", "37.50", "37.50", "0.00", "100.00", "37.50"]
     assert [cell.mean for cell in cells["afl"]] == [*["0.00"] * 4, "100.00", "0.00"]
     assert not cells["afl"][0].best  # the other is no better than guessing, so there is none to be better than
-    assert cells["afl"][0].difference.startswith("−37.50")
+    assert found.differences[0].startswith("afl: accuracy gap −37.50")
     assert "The positive class is 1." in found.explanations
     content = report.comparison(histories)
     json.dumps(content["group_fairness"], allow_nan=False)

@@ -490,7 +490,7 @@ REFUSED: dict[str, tuple[str | bytes, Sequence[str]]] = {  # the table, and what
         beside(["ä", "ö", "ü", "a"]).encode("latin-1"),
         ["it is no UTF-8 text", "--set encoding=latin-1"],
     ),
-    "wide letters without a mark": (beside(["a", "b"]).encode("utf-16-le"), ["holds a NUL", "--set encoding=utf-16-le"]),
+    "wide letters without a mark": (beside(["a", "b"]).encode("utf-16-le"), ["has a NUL", "--set encoding=utf-16-le"]),
     "an open quotation mark": (beside(PLAIN) + '3,"2,sick\r\n1,2,well\r\n', ["the header has 3 cells", "line 27 has 2"]),
     "no rows": ("plain,x,label\n", ["holds no sample"]),
     "nothing": ("", ["has no column label"]),

@@ -138,8 +138,8 @@ def test_settings_chosen_by_test_data_are_marked_in_every_row() -> None:
     board = leaderboard(made)
     names = [name for sheet in board.sheets() for name, _ in sheet.grid.rows]
     assert all(name.endswith(" (oracle)") for name in names)
-    assert "qffl (oracle)" in {row[0] for row in Page(board.html()).tables[0]}
-    assert ",qffl (oracle)," in board.csv()
+    assert "qffl (oracle)" in {row[0] for row in Page(board.page.html()).tables[0]}
+    assert ",qffl (oracle)," in board.page.csv()
 
 
 def test_a_method_that_is_left_out_loses_nothing() -> None:
@@ -158,10 +158,10 @@ def test_a_method_that_is_left_out_loses_nothing() -> None:
     assert board.headline.startswith("1 method beats tuned fedavg: qffl")
     assert "Left out on adult: qffl (needs a server's data), afl (needs a server's data)." in board.notes
     assert board.as_dict["skipped"] == {"adult": [f"{m} (needs a server's data)" for m in ("qffl", "afl")]}
-    assert "adult,qffl,,," in board.csv()
-    assert ">left out</a>" in board.html()
-    assert ["qffl", "adult", "–", "left out: needs a server's data", "", ""] in Page(board.html()).tables[-1]
-    assert 'href=""' not in board.html()
+    assert "adult,qffl,,," in board.page.csv()
+    assert ">left out</a>" in board.page.html()
+    assert ["qffl", "adult", "–", "left out: needs a server's data", "", ""] in Page(board.page.html()).tables[-1]
+    assert 'href=""' not in board.page.html()
 
 
 def test_a_scenario_without_the_reference_is_not_counted() -> None:
@@ -189,7 +189,7 @@ def test_before_anything_has_run() -> None:
     board = leaderboard(made)
     assert "0 of 25" in board.headline
     assert board.rankings == {}
-    assert "not run" in board.html()
+    assert "not run" in board.page.html()
     assert board.order == METHODS
 
 
@@ -242,7 +242,7 @@ def test_plain_types_and_the_terminal(gaps: Leaderboard) -> None:
 
 # the page
 def test_every_choice_curve_and_failure_is_a_click_away(gaps: Leaderboard) -> None:
-    text = gaps.html()
+    text = gaps.page.html()
     page = Page(text)
     assert len(gaps.answer.split()) <= 25
     assert gaps.answer == "Over the scenarios qffl beats tuned fedavg by the mean and the worst group or client."
@@ -264,12 +264,12 @@ def test_names_of_others_are_harmless() -> None:
     made["scenarios"][0]["report"] = "javascript:alert(1)"
     made["cells"]["digits"]["qffl"] |= {"failed": "<img src=x>", "settings": {"=1+1": 2}}
     board = leaderboard(made)
-    text = board.html()
+    text = board.page.html()
     assert "<script>alert" not in text
     assert "<img" not in text
     assert "\x1b" not in text
     assert 'href="javascript:' not in text
-    assert "\u02bc=1+1=2" in board.csv()
+    assert "\u02bc=1+1=2" in board.page.csv()
 
 
 NAMES = (
@@ -308,7 +308,7 @@ def test_the_page_sorts_and_filters_in_a_browser(gaps: Leaderboard, tmp_path: Pa
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex on PATH")
 def test_latex_compiles(gaps: Leaderboard, tmp_path: Path) -> None:
     (tmp_path / "a.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + gaps.latex() + "\\end{document}\n"
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + gaps.page.latex() + "\\end{document}\n"
     )
     subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"], cwd=tmp_path, check=True, timeout=60

@@ -30,7 +30,7 @@ def test_rows_are_those_of_the_file(tmp_path: Path) -> None:
     found = data.gather([7, 0, 7])
     assert torch.equal(found.x, x[[7, 0, 7]])
     assert found.y.tolist() == [3, 0, 3]
-    assert [int(t) for _, t in data.__getitems__([2, 1])] == [2, 1]
+    assert [int(t) for _, t in [data[2], data[1]]] == [2, 1]
     assert data.shape == shape(data) == shape((x, found.y)) == (3, 8, 8)
     assert labels(take((x, torch.arange(40)), [4, 2])).tolist() == [4, 2]
     assert labels(take(data, range(3))).tolist() == [0, 1, 2]
@@ -82,19 +82,11 @@ def test_what_is_wrong_is_told_before_training(tmp_path: Path) -> None:
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 3, 8, 8)))
-    with pytest.raises(ValueError, match=r"x\.npy: expected uint8 images \[n, C, H, W\]; found float64"):
+    with pytest.raises(ValueError, match=r"x\.npy: expected uint8 images .* in C order; found float64"):
         Mapped(tmp_path / "x.npy", np.arange(4), torch.arange(4))
     data, _ = stored(tmp_path / "y.npy", n=4)
-    with pytest.raises(ValueError, match="holds 4 images; found row 4 asked for"):
-        Mapped(data.path, np.array([0, 4]), torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(ValueError, match="2 images and 3 labels"):
-        Mapped(data.path, np.array([0, 1]), torch.zeros(3, dtype=torch.int64))
-    y = torch.zeros(2, dtype=torch.int64)
-    for s in (torch.zeros(3, 1, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)):
-        with pytest.raises(
-            ValueError, match=rf"s must have codes .* \[n, A\] for 2 images; found \[{', '.join(map(str, s.shape))}\]"
-        ):
-            Mapped(data.path, np.array([0, 1]), y, s)
+    with pytest.raises(ValueError, match="ends before image 4"):
+        Mapped(data.path, np.array([0, 4]), torch.zeros(2, dtype=torch.int64)).gather([1])
     rows = np.zeros(1001, np.int64)
     with pytest.raises(ValueError, match=r"y.npy: s\[:, 0\] has 1,001 different values"):
         Mapped(data.path, rows, torch.zeros(1001, dtype=torch.int64), torch.arange(1001)[:, None])

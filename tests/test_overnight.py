@@ -20,6 +20,7 @@ import equipoise as eq
 from equipoise.federation import standing as standings
 from equipoise.federation.history import History
 from equipoise.federation.standing import ProgressLog, Standing, shown_rate
+from equipoise.records.record import large
 from equipoise.runs import directory as runs
 from equipoise.runs.status import RunStatus, Watch, all_end, below, run_status
 from equipoise.system.errors import RunError
@@ -143,7 +144,10 @@ def test_few_people_are_not_shown_and_every_rate_is_text() -> None:
     record["groups"] = {
         name: {"accuracy": a, "n": n} for name, a, n in (("a\x1b[2J", 0.5, 40), ("b", 0.7, 10), ("c", 0.1, 9))
     }
-    assert str(Standing.of([record], 3, 10)) == r"round 1 of 3, accuracy 60.0 (mean of 2 groups), worst 50.0 (a\x1b[2J)"
+    assert (
+        str(Standing.of([large(record, 10)], 3))
+        == r"round 1 of 3, accuracy 60.0 (mean of 2 groups), worst 50.0 (a\x1b[2J)"
+    )
     assert str(Standing.of([{"round": 4}], 9)) == "round 5 of 9"
     assert shown_rate("cosine(0.1)", 5, 10) == "0.05"
     assert shown_rate("layers(0.01, head=0.1)", 0, 10) == "layers(0.01, head=0.1)"
@@ -162,7 +166,7 @@ def test_a_run_has_one_measure_and_the_clients_of_the_report(kinds: list[str], n
         }
         for t, kind in enumerate(kinds)
     ]
-    now = Standing.of(records, 10, 10, [*map(str, range(n))])
+    now = Standing.of([large(record, 10, [*map(str, range(n))]) for record in records], 10)
     tested = [t for t, kind in enumerate(kinds) if kind != "neither"]
     assert (now.mean, now.over) == ((tested[-1] / 10, "all") if tested else (None, ""))
     counted = sorted(accuracies)  # clients of a simulation are no people
@@ -182,7 +186,7 @@ def test_a_run_has_one_measure_and_the_clients_of_the_report(kinds: list[str], n
         assert now.worst_of == "worst tenth of the clients" + (f", round {asked + 1}" if asked != tested[-1] else "")
     else:
         assert now.worst is None
-    alone = Standing.of([{"round": 0, **clients}], 10, 10, [*map(str, range(n))])
+    alone = Standing.of([large({"round": 0, **clients}, 10, [*map(str, range(n))])], 10)
     assert alone.over == ("" if len(counted) < 2 else f"mean of {len(counted)} clients")
 
 

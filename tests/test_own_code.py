@@ -276,9 +276,12 @@ def test_data_of_ones_own(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("broken", r"mine.py:broken, client-1: int cannot be read \(TypeError: .*\)\. Return a list with \(x, y\)"),
+        ("broken", r"mine.py:broken, client-1: int cannot be read \(.* int object\)\. Return a list with \(x, y\)"),
         ("uneven", r"mine.py:uneven, client-1: expected x \[n, ...\] and y \[n\]; found \[3, 2\] and \[4\]"),
-        ("other_shapes", r"samples of all clients must have one shape; found client-1 \[2\], client-2 \[5\]"),
+        (
+            "other_shapes",
+            r"samples must be of one type and shape; found numbers \[2\] of client-1 and numbers \[5\] of client-2",
+        ),
         ("raises", r"data mine.py:raises failed: KeyError: 'x', line \d+\.$"),
         ("flat", r"data mine.py:flat failed: TypeError: flat\(\) missing 2 required"),
     ],

@@ -9,6 +9,7 @@ import io
 import lzma
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -30,7 +31,8 @@ from equipoise.data.formats.reading import read_user_data
 from equipoise.data.precision import standardised
 from equipoise.data.tables.cells import RawTable, Words, read_cells
 from equipoise.data.tables.coding import Coder
-from equipoise.data.tables.columns import Columns, UserData, several
+from equipoise.data.tables.columns import Columns, UserData
+from equipoise.data.tables.options import several
 from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.data.tables.words import MISSING, Origin, missing, read_role
 from equipoise.runs.configuration import called, option_value
@@ -484,7 +486,7 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
         ("a,label\n1,x,\n2,y,z\n", r"line 3 has 3\. A cell that holds the separator must be in quotation marks"),
         ("#a,label\n1,x\n2,y\n", "a line that begins with # has as many cells as the line below it"),
         ("a,a,b,b,label\n", "two columns are called 'a', 'b'. Rename one of each"),
-        ("a,label\n1\0,x\n", r"line 2 holds a NUL.*--set encoding=utf-16-le"),
+        ("a,label\n1\0,x\n", r"line 2 has a NUL.*--set encoding=utf-16-le"),
         ("a,label\n1,\"x\n2,y\n", "a quotation mark is opened and not closed"),
         ("label,client,v\nNA,,1\nx,a,?\n0.5,a,oops\n", r"(?s)has 4 problems:\s\(1\) column label: the label is missing .*\(2\) column label: the label is 0\.5 "
          r".*\(3\) column client: .*\(4\) column v: 1 of 3 is no number \('oops' in line 4\)"),
@@ -602,7 +604,7 @@ def test_an_index_is_no_feature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_columns_that_count_are_said_of_arrays_and_not_of_a_few_rows(tmp_path: Path) -> None:
     x = np.stack([np.arange(12), np.arange(12) * 7 % 11], 1)
     np.savez(tmp_path / "t.npz", x=x, y=np.arange(12) % 2)
-    assert "x[:, 0] holds nothing but the numbers of the rows" in read_user_data(tmp_path / "t.npz").notes[0]
+    assert "x[:, 0] holds only the numbers of the rows" in read_user_data(tmp_path / "t.npz").notes[0]
     few = [("v", "label"), *((k, "xy"[k % 2]) for k in range(5))]
     assert read_user_data(write(tmp_path / "t.csv", few)).features == ("v",)  # by chance, perhaps
 
@@ -752,7 +754,7 @@ def test_parquet_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="cannot be read as a Parquet file"):
         read_user_data(path)
-    monkeypatch.setattr("equipoise.data.formats.table.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match="need the package pyarrow: pip install pyarrow"):
         read_user_data(path)
 
@@ -959,3 +961,15 @@ def test_a_purpose_whose_numbers_other_columns_decide_has_a_note(tmp_path: Path,
     assert note.endswith('thousands = ".", decimal = ",".')
     declared = eq.scenario("own", 0, data=str(tmp_path / "t.csv"), clients=2, decimal=".", **options)
     assert not [note for note in declared.manifest["notes"] if "column inc:" in note]
+
+
+def test_long_tables_are_read_as_short_ones_are(tmp_path: Path) -> None:
+    """Also where a column has two purposes, and lines in cells end as on Windows."""
+    rows = [f'{k % 9 / 7:.3f},s{k % 3},{"yn"[k % 2]},"a\r\n{k % 4}"' for k in range(1200)]
+    parts = []
+    for n in (60, 1200):
+        (path := tmp_path / f"{n}.csv").write_bytes("\r\n".join(["v,site,label,c", *rows[:n], ""]).encode())
+        parts.append(read_user_data(path, Columns(client="site", group="site")))
+    for own in parts:
+        assert own.client == own.attributes["site"] == tuple(f"s{k % 3}" for k in range(len(own)))
+        assert own.inputs.columns["c"].words == ("a\n0", "a\n1", "a\n2", "a\n3")  # type: ignore[union-attr]

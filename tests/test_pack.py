@@ -223,7 +223,7 @@ def test_large_files_are_unpacked_in_pieces(packed: Path, project: Path, monkeyp
         _opened(path, project / "less")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as file:
         file.writestr("pack.json", "{}")
-    with pytest.raises(RunError, match=r"pack\.json is packed in the way 14, expected is deflate"):
+    with pytest.raises(RunError, match=r"pack\.json is packed in way 14, expected is deflate"):
         _opened(path, project / "other")
 
 

@@ -96,7 +96,7 @@ def test_a_capped_client_gets_no_further_class():
     classes = [np.flatnonzero(np.arange(300) % 6 == label) for label in range(6)]
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        owned, shares = partition.classwise(classes, 3, 0.3, True, rng)
+        *owned, shares = partition.classwise(classes, 3, 0.3, rng, cap=True)
         parts = partition.parts_of(*owned, 3)
         held = np.zeros(3)
         for members, row in zip(classes, shares, strict=True):
@@ -117,7 +117,7 @@ def test_one_class_that_fills_everybody_keeps_the_shares():
             return np.array([0.5, 0.5]) if not hasattr(self, "again") else np.array([0.25, 0.75])
 
     classes = [np.arange(4), np.arange(0)]
-    owned, shares = partition.classwise(classes, 2, 1.0, True, Fixed())
+    *owned, shares = partition.classwise(classes, 2, 1.0, Fixed(), cap=True)
     assert partition.parts_of(*owned, 2) == [[0, 1], [2, 3]]
     assert shares.tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
@@ -217,7 +217,7 @@ def test_redraws_go_on_where_the_last_ended():
     rng = np.random.default_rng(1)
     expected = [[]] * 5
     while min(map(len, expected)) < 15:
-        expected = partition.parts_of(*partition.classwise(classes, 5, 0.5, False, rng)[0], 5)
+        expected = partition.parts_of(*partition.classwise(classes, 5, 0.5, rng, cap=False)[:2], 5)
     assert partition.dirichlet(LABELS, 5, 0.5, 1, min_size=15) == expected
 
 

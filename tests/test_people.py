@@ -21,7 +21,7 @@ from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.flower import in_process
 from equipoise.records.history import History
 from equipoise.records.record import Record, parse, without
-from equipoise.report import figures_of_training, html
+from equipoise.report import figures_of_clients, html
 from equipoise.report.statistics import Comparison, _rate
 from equipoise.runs import pack
 from equipoise.system.terminal import Terminal
@@ -489,7 +489,7 @@ def test_weights_without_groups_have_no_mean_of_a_group(n: int, groups: bool, la
     meta: Any = {"method": "m", "client_names": [f"c{k}" for k in range(n)]}
     meta |= {"client_groups": [f"g{k % 2}" for k in range(n)]} if groups else {}
     run = History(tuple(records), meta)
-    figure = figures_of_training.weights(Comparison.of([run]))
+    figure = figures_of_clients.weights(Comparison.of([run]))
     bold = [line.get_ydata() for line in figure.axes[0].lines if line.get_linewidth() > 1.5]
     assert len(bold) == labels
     if not groups:

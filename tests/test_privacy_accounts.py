@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import equipoise as eq
-from equipoise import privacy
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.method import Method
 from equipoise.privacy import accounting
@@ -53,7 +52,7 @@ def node(directory: Path, epsilon: Any = 1e9, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("noise", "most"), [(2.0, 1), (1.1, 3), (30.0, 7)])
 def test_as_many_answers_as_the_budget_pays_for(noise: float, most: int, tmp_path: Path) -> None:
-    own = node(tmp_path, privacy.spent(noise, most, 1e-6), delta=1e-6)
+    own = node(tmp_path, accounting.spent(noise, most, 1e-6), delta=1e-6)
     for _ in range(most):
         assert spend(own, noise)
     before = (tmp_path / ACCOUNT).read_bytes()
@@ -62,8 +61,10 @@ def test_as_many_answers_as_the_budget_pays_for(noise: float, most: int, tmp_pat
             spend(own, noise)
     assert (tmp_path / ACCOUNT).read_bytes() == before
     assert account(tmp_path / ACCOUNT) == {noise: most}
-    assert together({noise: most}, 1e-6) == pytest.approx(privacy.spent(noise, most, 1e-6), rel=1e-12)
-    assert spend(node(tmp_path, privacy.spent(noise, most + 1, 1e-6), delta=1e-6), noise)  # the owner allows one more
+    assert together({noise: most}, 1e-6) == pytest.approx(accounting.spent(noise, most, 1e-6), rel=1e-12)
+    assert spend(
+        node(tmp_path, accounting.spent(noise, most + 1, 1e-6), delta=1e-6), noise
+    )  # the owner allows one more
 
 
 def test_answers_with_several_noises_against_numerical_composition(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_the_account_is_its_owner_s_and_is_written_before_it_counts(
 
 
 def test_no_answer_is_missing_where_several_count_at_once(tmp_path: Path) -> None:
-    own, outcomes = node(tmp_path, privacy.spent(2.0, 5, 1e-5)), []
+    own, outcomes = node(tmp_path, accounting.spent(2.0, 5, 1e-5)), []
 
     def several() -> None:
         for _ in range(2):
@@ -266,7 +267,7 @@ def left_out(history: eq.History) -> list[dict[str, str]]:
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_budget_holds_across_experiments_and_processes(secure: bool, tmp_path: Path) -> None:
     """Three answers, of two experiments, each process new; then the site is left out and the others go on."""
-    sites = Consortium(tmp_path, {"south": {"max-epsilon": privacy.spent(2.0, 3, 1e-5)}})
+    sites = Consortium(tmp_path, {"south": {"max-epsilon": accounting.spent(2.0, 3, 1e-5)}})
     first = sites.run("one", rounds=2, secure=secure)
     second = sites.run("two", rounds=3, secure=secure)
     assert left_out(first) == [{}, {}]
@@ -275,13 +276,13 @@ def test_a_budget_holds_across_experiments_and_processes(secure: bool, tmp_path:
     assert sites.answers() == {2.0: 3}
     assert sites.answers("east") == {}
     assert list((tmp_path / "states" / "east").rglob(ACCOUNT)) == []
-    assert privacy.answers(second.records) == {0: 3, 1: 3, 2: 1}  # by the records of the server, too
+    assert accounting.answers(second.records) == {0: 3, 1: 3, 2: 1}  # by the records of the server, too
     assert second.records[0]["clients"]["accuracy"][2] is not None
     assert second.records[2]["clients"]["accuracy"][2] is None  # it measures the models of its own rounds only
 
 
 def test_a_run_whose_sites_have_all_spent_their_budgets_stops(tmp_path: Path) -> None:
-    most = privacy.spent(2.0, 1, 1e-5)
+    most = accounting.spent(2.0, 1, 1e-5)
     sites = Consortium(tmp_path, {n: {"max-epsilon": most} for n in NAMES})
     with pytest.raises(QuorumError, match=SPENT):
         sites.run(rounds=2)
@@ -336,7 +337,7 @@ def masked_round(sites: Consortium, meddle: Any = None) -> eq.Federation:
     grid = Lossy(make_client_app(task), list(sites.nodes.values()), {})
     grid.meddle = meddle or grid.meddle
     there = Sites(Exchange(grid, told, deadline=5.0, poll=0.001))
-    there.roster.gather(3, [], 0.0)
+    there.gather(3, [], 0.0)
     settings = eq.Settings(batch_size=8, quorum=0.3)
     fed = federation(Task(network()), there, DP, eq.SGD(0.1), settings=settings, secure=True)
     fed.fit(1, progress=False)
@@ -345,7 +346,7 @@ def masked_round(sites: Consortium, meddle: Any = None) -> eq.Federation:
 
 def test_the_same_masked_answer_again_costs_nothing(tmp_path: Path) -> None:
     """After a site dropped out, and when a server that was stopped does the round again."""
-    sites = Consortium(tmp_path, {n: {"max-epsilon": privacy.spent(2.0, 1, 1e-5)} for n in NAMES})
+    sites = Consortium(tmp_path, {n: {"max-epsilon": accounting.spent(2.0, 1, 1e-5)} for n in NAMES})
     asked: list[tuple[str, str]] = []
 
     def drops(kind: str, site: str, t: str) -> Any:
@@ -360,7 +361,7 @@ def test_the_same_masked_answer_again_costs_nothing(tmp_path: Path) -> None:
     assert torch.equal(one.progress.vector, two.progress.vector)
     for site in NAMES:
         assert sites.answers(site) == {2.0: 1}
-    assert privacy.answers(one.records) == {0: 1, 1: 1, 2: 1}
+    assert accounting.answers(one.records) == {0: 1, 1: 1, 2: 1}
 
 
 # what a budget does not allow
@@ -486,7 +487,7 @@ def test_the_command_counts_by_site(secure: bool, tmp_path: Path, equipoise: Any
             return lambda parcel: replace(parcel, tensors={name: x[:-1] for name, x in parcel.tensors.items()})
         return None
 
-    sites = Consortium(tmp_path, {"south": {"max-epsilon": privacy.spent(2.0, 3, 1e-5)}})
+    sites = Consortium(tmp_path, {"south": {"max-epsilon": accounting.spent(2.0, 3, 1e-5)}})
     history = sites.run(rounds=5, meddle=meddle, away=lambda: ["north"] * (not secure and "4" in tested), secure=secure)
     why = left_out(history)
     assert why[0]["north"].startswith("sent an unusable answer")
@@ -497,7 +498,7 @@ def test_the_command_counts_by_site(secure: bool, tmp_path: Path, equipoise: Any
     assert {row["site"]: row["answers"] for row in found} == {"east": 5, "north": 4 + secure, "south": 3}
     for row in found:
         assert row["noise"] == 2
-        assert row["epsilon"]["replace"] == pytest.approx(privacy.spent(2, row["answers"], 1e-5))
+        assert row["epsilon"]["replace"] == pytest.approx(accounting.spent(2, row["answers"], 1e-5))
     ended = equipoise("privacy", tmp_path / "run", "--delta", "1e-6")
     assert ended.status == 0
     assert [line.split()[:2] for line in ended.out.splitlines()[1:4]] == [
@@ -519,7 +520,7 @@ def test_a_site_that_goes_away_after_its_masked_answer_has_given_it(tmp_path: Pa
     away = lambda: ["south"] * ("train.sum" in asked)  # noqa: E731
     history = sites.run(rounds=1, meddle=drops, away=away, secure=True, min_sites=4)
     assert left_out(history)[0]["south"] == "sent a masked vector earlier, and now is not connected"
-    assert privacy.answers(history.records) == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert accounting.answers(history.records) == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
 def test_rounds_that_were_begun_in_vain_may_have_cost_an_answer(tmp_path: Path, equipoise: Any) -> None:
@@ -563,7 +564,7 @@ def test_the_command_shows_a_site_its_own_account(tmp_path: Path, equipoise: Any
     (row,) = rows(equipoise, tmp_path, "--epsilon", "30")
     given = {2.0: 2, 8.0: 1}
     assert row["answers"] == {"2.0": 2, "8.0": 1}
-    assert row["epsilon"] == {r: pytest.approx(together(given, 1e-5, r)) for r in privacy.SENSITIVITY}
+    assert row["epsilon"] == {r: pytest.approx(together(given, 1e-5, r)) for r in accounting.SENSITIVITY}
     assert row["left"] == pytest.approx(30 - together(given, 1e-5))
     assert "left" not in rows(equipoise, tmp_path)[0]
     assert "answers, 8.0" in equipoise("privacy", tmp_path).out

@@ -80,7 +80,7 @@ def test_only_the_folder_tells_mnist_from_fashion_mnist(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="FashionMNIST/raw/train-images-idx3-ubyte"):
         catalog.read("fashion-mnist", tmp_path / "MNIST", "train")
     shutil.copytree(tmp_path / "MNIST/raw", tmp_path / "files")
-    with pytest.raises(DataError, match="have the same file names, so the folder must tell which it is"):
+    with pytest.raises(DataError, match="have the same file names, so the folder must tell which"):
         catalog.read("mnist", tmp_path / "files", "train")
 
 
@@ -117,7 +117,7 @@ def test_usps_labels_count_from_one_and_lines_may_be_sparse(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("0 1:0.5", "label 1..10, where 1 is the digit 0; found 0"),
+        ("0 1:0.5", "label 1..10, where 1 is the digit 0, .*found '0 1:0.5'"),
         ("1.5 1:0.5", "label 1..10"),
         ("11 1:0.5", "label 1..10"),
         ("2 0:0.5", "places 1..256"),
@@ -149,16 +149,16 @@ NUMBERS = "0.5 " * 255
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"10 {NUMBERS}1", "a digit 0..9; found 10"),
-        (f"0.5 {NUMBERS}1", "a digit 0..9; found 0.5"),
-        (f"-1 {NUMBERS}1", "a digit 0..9; found -1"),
-        (f"3 {NUMBERS}", "a digit and 256 numbers, found 255 numbers"),
-        (f"3 {NUMBERS}1 1", "found 257 numbers"),
-        ("3", "found 0 numbers"),
-        (f"3 {NUMBERS}1.5", "places 1..256 and values in \\[-1, 1\\]"),
-        (f"3 {NUMBERS}nan", "values in \\[-1, 1\\]"),
-        (f"3 {NUMBERS}white", "a digit and 256 numbers, found '3 0.5"),
-        ("4 1:0.5", "a digit and 256 numbers, found '4 1:0.5'"),
+        (f"10 {NUMBERS}1", "a digit 0..9 and .*found '10 0.5"),
+        (f"0.5 {NUMBERS}1", "a digit 0..9 and .*found '0.5 0.5"),
+        (f"-1 {NUMBERS}1", "a digit 0..9 and .*found '-1 0.5"),
+        (f"3 {NUMBERS}", "256 numbers .*, 255 values"),
+        (f"3 {NUMBERS}1 1", "257 values"),
+        ("3", "found '3', 0 values"),
+        (f"3 {NUMBERS}1.5", "256 numbers in \\[-1, 1\\]"),
+        (f"3 {NUMBERS}nan", "numbers in \\[-1, 1\\]"),
+        (f"3 {NUMBERS}white", "256 numbers in .*found '3 0.5"),
+        ("4 1:0.5", "256 numbers in .*found '4 1:0.5'"),
     ],
 )
 def test_lines_of_the_book_that_are_wrong(line: str, words: str, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def with_nan(y: Tensor) -> Tensor:
     ({"clients": spoilt(with_nan)}, "client-1: 2 of 20 targets are NaN or infinite"),
     ({"clients": [(x, torch.full_like(y, 7.0)) for x, y in CLIENTS]}, "All targets are 7, so there is nothing to learn"),
     ({"clients": spoilt(lambda y: y.reshape(-1, 1))}, r"client-1: y must be one number per sample.*reshape\(-1\)"),
-    ({"clients": spoilt(lambda y: torch.stack([y, y], 1))}, r"client-1: y must be one number per sample, of shape \[n\]; found \[20, 2\]"),
+    ({"clients": spoilt(lambda y: torch.stack([y, y], 1))}, r"client-1: y must be one number per sample, \[n\]; found \[20, 2\]"),
     ({"clients": spoilt(lambda y: y > 150)}, "client-1: y must be one number per sample"),
     ({"clients": spoilt(lambda y: [str(v) for v in y.tolist()])}, "client-1: y must be a tensor or an array of numbers"),
     ({"net": nn.Linear(3, 2).double()}, 'for 2 samples it gives .2, 2.. Give it one output for task="regression"'),

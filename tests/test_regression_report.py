@@ -243,7 +243,7 @@ def test_few_large_errors_are_no_shares_of_right_samples():
 
 def test_lines_about_a_run_that_goes_on():
     history = run("fedavg")
-    at = Standing.of(history.records, 7, 1)
+    at = Standing.of(history.records, 7)
     last = {group: scores["rmse"] for group, scores in history.records[-1]["groups"].items()}
     assert (
         str(at)
@@ -257,7 +257,7 @@ def test_lines_about_a_run_that_goes_on():
     assert numbers["rmse/worst"] == last["others"]
     assert numbers["clients/rmse/5"] == history.records[-1]["clients"]["rmse"][5]
     assert not [key for key in numbers if "accuracy" in key]
-    gauges = prometheus(history.records, names, 7, "e", 1)
+    gauges = prometheus(history.records, names, 7, "e")
     assert f'equipoise_rmse{{experiment="e",group="men"}} {last["men"]!r}' in gauges
     assert not re.search("accuracy", gauges)
 

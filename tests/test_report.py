@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from scipy import stats
 
 from equipoise.federation.history import History
+from equipoise.federation.method import parse, printed
 from equipoise.report import (
     answer,
     comparison,
@@ -24,7 +26,6 @@ from equipoise.report import (
     drawing,
     figures_of_clients,
     figures_of_groups,
-    figures_of_training,
     latex,
     markdown,
     render,
@@ -35,7 +36,8 @@ from equipoise.report import (
 )
 from equipoise.report.formatting import Cell, Grid, lines
 from equipoise.report.layout import Sheet
-from equipoise.report.rendering import latex_sheet
+from equipoise.report.page import latex_sheet
+from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import evidence
 from equipoise.report.statistics import Comparison
 
@@ -285,6 +287,18 @@ def test_latex_is_as_a_paper_takes_it():
     assert r"\par\smallskip\footnotesize After round 3. $\pm$: half of the interval." in text
     assert text.index(r"\end{tabular}") < text.index("After round 3.") < text.index(r"\end{table}")
     assert text.endswith("\\end{table}\n% Nothing was tuned: --tune 16 chooses.\n")
+
+
+def test_tables_for_a_paper_have_the_names_that_papers_print(tmp_path):
+    """The parameters stay; a label that the user gave, and that of a run without the name, are as they are."""
+    texts = ("fedavg", "qffl(q=2)", "fedprox(mu=0.1)+fedism+", "term")
+    runs = [made_up(text, printed=printed(parse(text))) for text in texts]
+    compared = Comparison.of([*runs[:3], replace(runs[3], meta={**runs[3].meta, "label": "mine"}), made_up("moon")])
+    names = ["FedAvg", "q-FFL (q=2)", "FedProx (mu=0.1)+FedISM+", "mine", "moon"]
+    first, *tables = [latex(compared), *(path.read_text() for path in save_latex(compared, tmp_path))]
+    assert re.findall(r"^    (.*?) &", first.partition(r"\bottomrule")[0], re.MULTILINE) == ["Method", *names, "n"]
+    assert not [text for text in tables if re.search(r"^    .*(qffl|fedprox)", text, re.MULTILINE)]
+    assert "qffl(q=2) &" in latex(compared.document)
 
 
 def test_latex_is_balanced():
@@ -596,7 +610,7 @@ def test_convergence_shows_average_and_worst_group():
 
 def test_weights_show_every_client_and_the_mean_of_its_group():
     history = made_up(lift=0.5)
-    axes = figures_of_training.weights(Comparison.of([history])).axes[0]
+    axes = figures_of_clients.weights(Comparison.of([history])).axes[0]
     table = 100 * history.weights().to_numpy()
     lines = {tuple(np.round(line.get_ydata(), 9)) for line in axes.lines}
     assert {tuple(np.round(column, 9)) for column in table.T} <= lines
@@ -606,7 +620,7 @@ def test_weights_show_every_client_and_the_mean_of_its_group():
 
 def test_weights_of_partial_participation():
     records = [{"round": t, "ids": [t % 3], "weights": [1.0]} for t in range(6)]
-    axes = figures_of_training.weights(
+    axes = figures_of_clients.weights(
         Comparison.of([History(records, {"method": "m", "client_groups": ["x", "x", "y"]})])
     ).axes[0]
     assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 4, 2, 2, 6]
@@ -624,7 +638,7 @@ def test_what_methods_measured() -> None:
         {"method": "a", **meta},
     )
     two = History([{"round": 0, "ids": [0, 1], "sharpness": [None, 0.01]}], {"method": "b", **meta})  # nobody of y
-    variance, *sharpness = figures_of_training.measured(Comparison.of([one, two])).axes
+    variance, *sharpness = figures_of_clients.measured(Comparison.of([one, two])).axes
     black, grey = variance.lines
     assert black.get_ydata().tolist() == [0.25, 0.125]
     assert grey.get_ydata().tolist() == [0.5, 0.4]
@@ -641,7 +655,7 @@ def test_what_methods_measured() -> None:
     assert "FedISM+, Eq. 10" in page
     assert "FedISM+, Eq. 11" not in page
     with pytest.raises(ValueError, match="what a method measured"):
-        figures_of_training.measured(Comparison.of([History([{"round": 0}], {"method": "c"})]))
+        figures_of_clients.measured(Comparison.of([History([{"round": 0}], {"method": "c"})]))
 
 
 def test_consistency_is_the_density_of_exact_shares():
@@ -651,7 +665,7 @@ def test_consistency_is_the_density_of_exact_shares():
         {"round": t, "ids": [0], "consistency": [9] * 20, "agreement": [of]}
         for t, of in zip((9, 30), counts, strict=True)
     ]
-    axes = figures_of_training.consistency(Comparison.of([History(records, {"method": "m"})])).axes[0]
+    axes = figures_of_clients.consistency(Comparison.of([History(records, {"method": "m"})])).axes[0]
     for patch, of in zip(axes.patches, counts[::-1], strict=True):
         values, edges, _ = patch.get_data()
         n = len(of) - 1
@@ -662,7 +676,7 @@ def test_consistency_is_the_density_of_exact_shares():
 
 def test_consistency_of_clients_with_different_numbers_of_rounds():
     record = {"round": 3, "consistency": [1] * 20, "agreement": [[1, 1], [0, 0, 3]]}
-    axes = figures_of_training.consistency(Comparison.of([History([record], {"method": "m"})])).axes[0]
+    axes = figures_of_clients.consistency(Comparison.of([History([record], {"method": "m"})])).axes[0]
     values, edges, _ = axes.patches[0].get_data()
     np.testing.assert_allclose(edges, [-0.5, -0.25, 0.25, 0.5, 0.75, 1.25, 1.5])
     np.testing.assert_allclose(values, np.array([1, 1, 1, 1, 1 + 3 * 2, 1]) / 5)
@@ -670,7 +684,7 @@ def test_consistency_of_clients_with_different_numbers_of_rounds():
 
 def test_consistency_of_older_runs_is_that_of_their_bins():
     histories = [made_up(consistency=True, rounds=12)]
-    axes = figures_of_training.consistency(Comparison.of(histories)).axes[0]
+    axes = figures_of_clients.consistency(Comparison.of(histories)).axes[0]
     counts = np.array(histories[0].records[-1]["consistency"])
     drawn = [patch.get_data().values for patch in axes.patches]
     np.testing.assert_allclose(drawn[0], 20 * counts / counts.sum())
@@ -727,7 +741,7 @@ def test_diverged_runs_leave_the_axes_whole(others):
             assert np.isfinite(limits).all()
             assert max(limits) <= bounds[name]
             assert min(limits) >= (-bounds[name] if name in ("differences", "weights") else -6)
-    weights = figures_of_training.weights(Comparison.of(histories)).axes[-1 if not others else 1]
+    weights = figures_of_clients.weights(Comparison.of(histories)).axes[-1 if not others else 1]
     marks = {line.get_marker() for line in weights.lines if line.get_xdata().size and line.get_linestyle() == "None"}
     assert marks == {"^", "v"}
 
@@ -834,8 +848,8 @@ def test_the_answer_about_people_and_rewards_stands_above_the_groups(key):
     [
         figures_of_groups.bars,
         figures_of_clients.spread,
-        figures_of_training.weights,
-        figures_of_training.consistency,
+        figures_of_clients.weights,
+        figures_of_clients.consistency,
         figures_of_groups.convergence,
     ],
 )

@@ -354,7 +354,7 @@ def test_a_description_that_cannot_be_is_none(change: dict[str, Any]) -> None:
 )
 def test_a_site_declares_its_test_sets(sizes: dict[str, int], why: str, tmp_path: Path) -> None:
     fed = asked("fedavg", tmp_path, TESTS, SIX[:3])
-    roster = cast(Consortium, fed.population).sites.roster
+    roster = cast(Consortium, fed.population).sites
     roster.most = 999_999
     assert [site.test_sizes for site in roster.members] == [{"a": 8, "b": 12}] * 3
     assert roster._misfit(replace(roster.members[0], test_sizes=sizes), ()) == why

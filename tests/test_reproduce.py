@@ -284,7 +284,7 @@ def test_parts_that_cannot_be_run_are_named(tmp_path: Path) -> None:
     assert [part.name for part in result.parts] == ["digits"]
     said = "Not run: Office-Caltech10: there is no embedded stand-in for these data."
     assert said in result.note
-    assert said in reproduction.markdown(result)
+    assert said in reproduction.page(result).markdown()
     assert said in json.dumps(reproduction.as_dict(result))
     only = reproduce.plan(
         "fedheal/table5", tmp_path, embedded=True, seeds=1, rounds=1, rows=["FedAvg"], parts=["digits"]
@@ -326,27 +326,27 @@ def shown(*, embedded: bool) -> Result:
 
 def test_every_form_says_the_same() -> None:
     real, stand_in = shown(embedded=False), shown(embedded=True)
-    text = reproduction.markdown(real)
+    text = reproduction.page(real).markdown()
     assert "| a_1 | 71.00 ±2.00 paper 70.50 ±1.50 (+0.50) |\n" in text
     assert "| c | −5.00 ±0.00 paper 66.00 (−71.00) |\n" in text
     assert "| d | – paper 80.00 |\n" in text
     assert "The order of our rows has a Kendall's tau of +0.33 with the paper's, where 1 is the same." in text
     assert "d: not released." in text
     assert "- Mu is 1 %. Why not?" in text
-    other = reproduction.markdown(stand_in)
+    other = reproduction.page(stand_in).markdown()
     assert "(+0.50)" not in other  # numbers on other data are no difference
     assert reproduction.EMBEDDED in other
     assert reproduction.EMBEDDED not in text
-    source = reproduction.latex(real)
+    source = reproduction.page(real).latex()
     assert r"a\_1 & 71.00 $\pm$2.00 \\" in source
     assert source.count(r"\begin{") == source.count(r"\end{")
     assert r"Digits \& co" in source
-    lines = list(csv.DictReader(io.StringIO(reproduction.table_csv(real))))
+    lines = list(csv.DictReader(io.StringIO(reproduction.page(real).csv())))
     assert [line["difference"] for line in lines] == ["0.5", "-4.5", "-71.0", ""]
     assert [line["mean"] for line in lines] == ["71.0", "60.5", "-5.0", ""]
-    assert {line["difference"] for line in csv.DictReader(io.StringIO(reproduction.table_csv(stand_in)))} == {""}
+    assert {line["difference"] for line in csv.DictReader(io.StringIO(reproduction.page(stand_in).csv()))} == {""}
     assert json.loads(json.dumps(reproduction.as_dict(real), allow_nan=False))["cells"][3]["mean"] is None
-    page = reproduction.html(real, reports={"digits": "digits/report.html"})
+    page = reproduction.page(real, reports={"digits": "digits/report.html"}).html()
     assert "Digits &amp; co" in page
     assert '<td class="">71.00 ±2.00 <small>paper 70.50 ±1.50 (+0.50)</small></td>' in page
     assert not re.search(r"""(src|href)=["']https?:""", page)

@@ -81,7 +81,7 @@ def test_images_refuses_what_it_would_silently_spoil():
     images, x = Images((0.5,) * 3, (0.2,) * 3, crop=1), bytes_like(4, 3, 8, 8)
     with pytest.raises(TypeError, match=r"expected uint8 pixels, found torch\.float32"):
         images(x.float())
-    with pytest.raises(ValueError, match=r"expected \[4, 2\], found \[2\]"):
+    with pytest.raises(ValueError, match=r"must be \[4, 2\], 2 numbers per image; found \[2\]"):
         images(x, torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"expected \[\.\.\., 3, H, W\], found \[4, 1, 8, 8\]"):
         images(x[:, :1])

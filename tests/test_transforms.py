@@ -480,5 +480,5 @@ def test_values_out_of_range_are_named(settings: dict[str, Any], message: str) -
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
     images = made(crop=1, flip=True)
-    with pytest.raises(ValueError, match=r"shift must hold 3 numbers per image: expected \[2, 3\], found \[2, 2\]"):
+    with pytest.raises(ValueError, match=r"shift must be \[2, 3\], 3 numbers per image; found \[2, 2\]"):
         images(photos(2, 3, 4, 4), torch.zeros(2, 2, dtype=torch.int64))

@@ -22,6 +22,7 @@ from typer.main import get_command
 
 from equipoise.cli import main as cli
 from equipoise.federation.history import History
+from equipoise.metrics import definitions
 from equipoise.metrics.intervals import Draws, Outcome, difference, interval, resampled
 from equipoise.report import latex, markdown
 from equipoise.report.html import caption, parts_of_captions
@@ -33,6 +34,7 @@ from equipoise.runs import directory, plan
 from equipoise.runs.configuration import RunConfig, configure
 from run_helpers import cache
 
+COLUMNS = {column.key: column for column in definitions.GROUPS}
 PERCENT = "\u00a0%"
 NUMBER = r"[−+]?\d+(?:\.\d+)?"
 VALUE = rf"(?:RMSE )?({NUMBER})\u00a0(?:%|kg)"
@@ -259,8 +261,9 @@ class Truth:
                 apart = p < 0.05
             if draws:
                 a, b = sorted(pair)
-                low, high = (100 * x for x in difference(draws[a], draws[b], key))
-                ends = difference(draws[a], draws[b], key, 1 - 0.05 / len(found))
+                column = COLUMNS[key]
+                low, high = (100 * x for x in difference(draws[a], draws[b], column))
+                ends = difference(draws[a], draws[b], column, 1 - 0.05 / len(found))
                 apart = ends.low > 0 or ends.high < 0
             result[pair] = (d, low, high, p, apart)
         return result
@@ -447,7 +450,9 @@ def check_evidence(lines: Sequence[str], truth: Truth) -> None:
             key = found[2].lower()
             mean, half = truth.mean(found[1], key), truth.half(found[1], key)
             ends = (
-                [100 * x for x in interval(truth.draws[found[1]], key)] if half is None else [mean - half, mean + half]
+                [100 * x for x in interval(truth.draws[found[1]], COLUMNS[key])]
+                if half is None
+                else [mean - half, mean + half]
             )  # type: ignore[operator]
             assert near(found[3], mean)
             assert near(found[4], ends[0])
@@ -519,7 +524,7 @@ def check_table(found: Comparison, truth: Truth) -> None:
                 if key.startswith("group"):
                     where = [[*truth.runs[label][0]["groups"]].index(title)]
                     column = Draws(column.others[:, where], column.observed[where])
-                ends = interval(column, "avg" if key.startswith("group") else key)
+                ends = interval(column, COLUMNS["avg" if key.startswith("group") else key])
                 assert (half == "") == math.isnan(ends.low)
                 assert not half or near(half, 50 * (ends.high - ends.low))
             else:
@@ -565,7 +570,7 @@ def check_one_p(found: Comparison, truth: Truth) -> None:
 
 
 def latex_of(sheet: Any) -> str:
-    from equipoise.report.rendering import latex_sheet
+    from equipoise.report.page import latex_sheet
 
     return latex_sheet(sheet)
 

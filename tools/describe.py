@@ -69,11 +69,13 @@ def describe_method(name: str) -> dict[str, Any]:
 
     Returns
     -------
-    ``summary``, ``citation``, ``remarks``, ``parts`` (its rules, with the hooks that each defines), ``hyper_parameters``, ``presets``,
+    ``printed`` (the name in tables of papers), ``summary``, ``citation``, ``remarks``, ``parts`` (its rules, with the hooks that each
+    defines), ``hyper_parameters``, ``presets``,
     ``needs`` (what the federation must have, in words) and ``sees`` (what the server must see).
     """
     entry, method = METHODS[name], parse(name)
     return {
+        "printed": entry.name,
         "summary": entry.summary,
         "citation": entry.citation,
         "remarks": entry.remarks,

@@ -279,19 +279,19 @@ class Campaign:
         for site in SITES:
             if not self.running(site) and site in self.up and time.monotonic() > self.up[site]:
                 self.up[site] = time.monotonic() + 10
-                kept, self.local._processes.variables = (
-                    self.local._processes.variables,
+                kept, self.local.variables = (
+                    self.local.variables,
                     {
-                        **self.local._processes.variables,
+                        **self.local.variables,
                         **self.variables.get(site, {}),
                     },
                 )
                 self.local.start_site(site, wait=False)
-                self.local._processes.variables = kept
+                self.local.variables = kept
 
     def running(self, name: str) -> bool:
         """Whether a process is there."""
-        process = self.local._processes._running.get(name)
+        process = self.local._running.get(name)
         return process is not None and process.poll() is None
 
     def repair(self) -> None:
@@ -318,7 +318,7 @@ class Campaign:
 
     def server_apps(self) -> list[psutil.Process]:
         """The processes of the ServerApp."""
-        link = self.local._processes._running["superlink"]
+        link = self.local._running["superlink"]
         return [each for each in descendants(link.pid) if "flwr-serverapp" in commandline(each)]
 
 
@@ -447,7 +447,7 @@ def flip(path: Path, draw: random.Random) -> None:
 
 def full_disk(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
     """A site can write no file as long as its state: RLIMIT_FSIZE of its node and all that it starts."""
-    node = c.local._processes._running[one.site].pid
+    node = c.local._running[one.site].pid
     for most in (50_000, psutil.RLIM_INFINITY):
         for process in descendants(node):
             with suppress(psutil.NoSuchProcess):
@@ -462,11 +462,11 @@ def expired(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
     A node that was connected gives up as well, but its process goes on: all are started again, as the runbook says.
     """
     place = c.local.certificates
-    good, patience = (place / "server.pem").read_bytes(), c.local._processes.patience
+    good, patience = (place / "server.pem").read_bytes(), c.local.patience
     c.local.kill("superlink")
     yield STOP
     (place / "server.pem").write_bytes(outdated(place))
-    c.local._processes.patience = 20.0
+    c.local.patience = 20.0
     c.kill(one.site)
     try:
         with suppress(RunError):  # this program does not trust it either
@@ -484,7 +484,7 @@ def expired(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
         )
     finally:
         (place / "server.pem").write_bytes(good)
-        c.local._processes.patience = patience
+        c.local.patience = patience
     for name in (*SITES, "superlink"):
         c.kill(name)
     c.local.start_server()
@@ -531,7 +531,7 @@ def twin(c: Campaign, draw: random.Random, one: Try) -> Iterator[bool]:
     local, place = c.local, c.local.certificates
     words = ["--superlink", local.address, "--port", str(free_ports(1)[0])]
     words += ["--node-config", str(local.directory / f"{one.site}.toml"), "--root-certificates", str(place / "ca.crt")]
-    local._processes.start("twin", "flower-supernode", [*words, "--auth-supernode-private-key", str(place / one.site)])
+    local.launch("twin", "flower-supernode", [*words, "--auth-supernode-private-key", str(place / one.site)])
     yield ROUND
     there = ONLINE in local.log("twin")
     one.said.append(

@@ -181,7 +181,7 @@ def play(run: str, folder: Path, rounds: int, least: int = 3) -> tuple[eq.Federa
     shutil.rmtree(states, ignore_errors=True)
     told = description(method, solver, chosen, ("accuracy", "auc"), "trial")
     sites = Sites(Exchange(InProcessGrid(app, nodes(run, states), {}), told, deadline=0.3, poll=0.01))
-    sites.roster.gather(least, (), 0.0)
+    sites.gather(least, (), 0.0)
     fed = federation(server, sites, method, solver, secure=secure, settings=chosen)
     fed.prepare(rounds, progress=False)
     fed.fit(rounds, directory=folder, progress=False)

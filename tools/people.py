@@ -121,7 +121,9 @@ def measured(made: eq.Scenario, attribute: str, predicted: Any) -> Score:
         for value in values
     }
     treated = treatment.rates([(0, groups)], 1)
-    return Score.of(treated, treatment.sites([by_site], positive_class(made.positive, made.classes), 10))
+    positive = positive_class(made.positive, made.classes)
+    by_site = {site: [counts] for site, counts in by_site.items()}
+    return Score.of(treated, treatment.sites(by_site, 1, positive and positive.number, treatment.Division(least=10)))
 
 
 def row(name: str, mine: Mapping[int, Score], reference: Mapping[int, Score]) -> str:

@@ -71,12 +71,11 @@ def trace(
     own = short(str(trial.method))
     rows = []
     for t in range(rounds):
-        measured = (t + 1) % every == 0 or t == rounds - 1
-        for name, other in tried if measured else ():
-            first = published(trial, fed.progress).clone()  # of all clients and all state
-            fresh = replace(other, setup=replace(other.setup, initial=first))
-            rows.append({"method": name, **_measured(fresh, replace(begin(fresh), t=t), rounds)[2]})
-        if measured:
+        if _due(t, every, rounds):
+            for name, other in tried:
+                first = published(trial, fed.progress).clone()  # of all clients and all state
+                fresh = replace(other, setup=replace(other.setup, initial=first))
+                rows.append({"method": name, **_measured(fresh, replace(begin(fresh), t=t), rounds)[2]})
             fed.progress, record, row = _measured(trial, fed.progress, rounds)
             rows.append({"method": own, **row})
         else:
@@ -84,6 +83,11 @@ def trace(
         if on_round is not None:
             on_round(t, record)
     return rows
+
+
+def _due(t: int, every: int, rounds: int) -> bool:
+    """Whether a round is measured."""
+    return (t + 1) % every == 0 or t == rounds - 1
 
 
 def begun(fed: Federation, rounds: int) -> Trial:
@@ -161,8 +165,8 @@ def decomposition(
     path, others = Path(directory), [str(parse(text)) for text in others]
     config = runs.load(path)
     earlier = {_key(row): row for row in stored(path / FILE, "rows", "config", runs.identity(config))}
-    names, last = [*map(short, others), short(str(parse(config.method)))], config.rounds - 1
-    wanted = [(t, name) for t in range(config.rounds) if (t + 1) % every == 0 or t == last for name in names]
+    names, rounds = [*map(short, others), short(str(parse(config.method)))], config.rounds
+    wanted = [(t, name) for t in range(rounds) if _due(t, every, rounds) for name in names]
     if all(key in earlier for key in wanted):
         return [earlier[key] for key in wanted]
     fed, same = again(config), repeats(path)
@@ -170,9 +174,9 @@ def decomposition(
     def check(t: int, record: Record) -> None:
         same(t, record)
         if on_round is not None:
-            on_round(t + 1, config.rounds)
+            on_round(t + 1, rounds)
 
-    rows = trace(fed, config.rounds, every, others=others, on_round=check)
+    rows = trace(fed, rounds, every, others=others, on_round=check)
     merged = earlier | {_key(row): row for row in rows}
     content = {"config": runs.identity(config), "rows": [merged[key] for key in sorted(merged)]}
     write_atomically(path / FILE, json.dumps(content, indent=1))

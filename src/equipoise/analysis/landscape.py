@@ -134,7 +134,7 @@ def landscape(
     check_number("span", span, 0, above=True)
     if not directories:
         raise ValueError("landscape: expected at least one run, found none.")
-    paths = [Path(directory) for directory in directories]
+    paths = [*map(Path, directories)]
     at, plane = np.linspace(-span, span, points), np.linspace(-span, span, grid) if grid else np.empty(0)
     total, done = len(paths) * (draws * points + grid * grid), 0
     landscapes: list[Landscape] = []
@@ -159,9 +159,8 @@ def landscape(
         line = np.array([[loss(a * d) for a in at.tolist()] for d in directions[:draws]])
         first, second = directions[0], directions[-1]
         cells = np.array([[loss(a * first + b * second) for b in plane.tolist()] for a in plane.tolist()])
-        landscapes.append(
-            Landscape(history.label, history.seed, str(group), at, line, plane, cells.reshape(grid, grid))
-        )
+        surface = cells.reshape(grid, grid)
+        landscapes.append(Landscape(history.label, history.seed, str(group), at, line, plane, surface))
     return landscapes
 
 
@@ -177,9 +176,8 @@ def trained(path: Path) -> tuple[Federation, Tensor]:
         raise ValueError(f"{path}: under {config.method} every client trains alone, and there is no global model.")
     torch.set_num_threads(config.threads)
     if not checkpoint.exists(path / "checkpoint"):
-        raise ValueError(
-            f"{path} holds no trained model yet. Train it first: equipoise resume {shlex.quote(str(path))}"
-        )
+        command = f"equipoise resume {shlex.quote(str(path))}"
+        raise ValueError(f"{path} holds no trained model yet. Train it first: {command}")
     fed, _ = runs.federation(config)
     fed.resume(path)
     return fed, evaluation.published(fed.trial, fed.progress)

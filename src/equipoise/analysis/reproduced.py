@@ -26,6 +26,7 @@ from equipoise.methods.fphl import agreement
 from equipoise.report import analysis as draw
 from equipoise.runs import directory as runs
 from equipoise.system.files import write_atomically
+from equipoise.system.grouping import grouped
 from equipoise.system.own_code import short
 from equipoise.system.suggestions import unknown
 
@@ -144,27 +145,23 @@ def drawn(figure: Mapping[str, Any], directories: Mapping[tuple[str, str], Seque
     figure : the table ``[figure]``.
     directories : of the finished runs, one per seed, by part and row.
     """
-    if figure["draw"] == "landscape":
-        made: dict[str, Figure] = {}
-        how = {key: figure[key] for key in ("points", "grid", "draws", "span") if key in figure}
-        for part in dict.fromkeys(where for where, _ in directories):
-            first = {row: paths[0] for (where, row), paths in directories.items() if where == part}
-            landscapes = landscape(list(first.values()), figure["group"], **how)
+    by_part = grouped((part, (row, paths)) for (part, row), paths in directories.items())
+    made: dict[str, Figure] = {}
+    how = {key: figure[key] for key in ("points", "grid", "draws", "span") if key in figure}
+    for part, rows in by_part.items():
+        (_, firsts), *_ = rows
+        if figure["draw"] == "consistency":
+            made[part] = draw.consistency([consistency(path, figure.get("layer", "")) for path in firsts])
+        if figure["draw"] == "landscape":
+            landscapes = landscape([paths[0] for _, paths in rows], figure["group"], **how)
             # An experiment that shares the run may call it otherwise.
-            named = [replace(around, label=row) for row, around in zip(first, landscapes, strict=True)]
+            named = [replace(around, label=row) for (row, _), around in zip(rows, landscapes, strict=True)]
             made[f"{part}-line"] = draw.lines(named)
             if len(named[0].grid_at):
                 made[f"{part}-plane"] = draw.planes(named)
-        return made
-    if figure["draw"] == "consistency":
-        firsts: dict[str, Sequence[Path]] = {}
-        for (part, _), paths in directories.items():
-            firsts.setdefault(part, paths)
-        layer = figure.get("layer", "")
-        return {part: draw.consistency([consistency(path, layer) for path in paths]) for part, paths in firsts.items()}
     if figure["draw"] == "heterogeneity" and directories:
-        return {"heterogeneity": draw.heterogeneity(_skews(figure, directories))}
-    return {}
+        made["heterogeneity"] = draw.heterogeneity(_skews(figure, directories))
+    return made
 
 
 def _skews(figure: Mapping[str, Any], directories: Mapping[tuple[str, str], Sequence[Path]]) -> Any:

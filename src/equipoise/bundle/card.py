@@ -18,7 +18,7 @@ from equipoise.metrics.measures import ACCURACY, Measure, measures_of
 from equipoise.privacy.suppression import WITHHELD, enough, in_words, text_of
 from equipoise.records.history import History, worded
 from equipoise.records.threshold import USES_GROUP
-from equipoise.report import page as pages, rates, sentences, thresholds
+from equipoise.report import rates, sentences, thresholds
 from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, with_unit, without
 from equipoise.report.holdings import size, unsaid
@@ -51,14 +51,12 @@ def measures(history: History) -> dict[str, Any]:
 
 def _by_set(history: History) -> dict[str, dict[str, Any]]:
     """By test set its samples, and every measure as it is shown; of the accuracy also the 95 % interval (Wilson)."""
-    scores = history.records[-1].get("groups", {})
-    shown: dict[str, dict[str, Any]] = {}
+    scores, shown = history.records[-1].get("groups", {}), dict[str, dict[str, Any]]()
     for name in history.groups:
         score: Mapping[str, Any] = scores[name]
-        n = history.shown_sizes.get(name)
         recorded = [measure for measure in measures_of(history.meta) if score.get(measure.name) is not None]
         values = {measure.name: measure.scale * float(score[measure.name]) for measure in recorded}
-        shown[name] = {"n": n, **values}
+        shown[name] = {"n": history.shown_sizes.get(name), **values}
         if ACCURACY.name in values:
             counts = score.get(RATES)
             size = sizes_by(counts)["accuracy"][0] if isinstance(counts, Mapping) else history.sizes[name]
@@ -91,18 +89,13 @@ class Card:
     def markdown(self) -> str:
         """The card as ``README.md``."""
         header = [f"{key}: {_yaml(value)}" for key, value in self.header.items()]
-        return "\n".join(["---", *header, "---", "", pages.markdown(self.page)])
-
-    def html(self) -> str:
-        """The card as a page."""
-        return pages.html(self.page)
+        return "\n".join(["---", *header, "---", "", self.page.markdown()])
 
     @property
     def page(self) -> Page:
         """The card: how good the model is, then what it is for, who is in the data, and how it was made."""
-        first = [Text(self.summary)]
         return Page(
-            self.name, "Model card", headline=self.headline, sections=self.sections, footer=SOURCE, narrow=True, first=first,
+            self.name, "Model card", headline=self.headline, first=[Text(self.summary)], sections=self.sections, footer=SOURCE, narrow=True,
         )  # fmt: skip
 
     @property
@@ -124,11 +117,11 @@ class Card:
     @property
     def code(self) -> list[str]:
         """How the model is used in Python."""
-        what = {"table": "table.csv", "numbers": "x.npy", "images": "folder"}[self.about["inputs"]["kind"]]
+        source = {"table": "table.csv", "numbers": "x.npy", "images": "folder"}[self.about["inputs"]["kind"]]
         by = (self.about["decision"] or {}).get("attribute", "")
         groups = ", groups=[...]" * bool(by and not self.about["decision"]["column"])
         load = ["import equipoise as eq", "", f"model = eq.load({json.dumps(self.name, ensure_ascii=False)})"]
-        return [*load, f'print(model.predict("{what}"{groups}))']
+        return [*load, f'print(model.predict("{source}"{groups}))']
 
     @property
     def header(self) -> dict[str, Any]:
@@ -139,21 +132,14 @@ class Card:
         license = about["license"]
         hub = LICENCES.fullmatch(license.lower())
         named = {"license": license.lower()} if hub else {"license": "other", "license_name": license}
-        sets = about["measures"].get("sets", {})
-        shown = {
-            name: {key: x for key, x in scores.items() if key not in ("n", "interval") and math.isfinite(x)}
-            for name, scores in sets.items()
-        }
-        results: list[dict[str, Any]] = [
-            {
-                "task": {"type": task},
-                "dataset": {"name": name, "type": about["data"].get("scenario") or "own"},
-                "metrics": [{"type": key, "name": key, "value": value} for key, value in scores.items()],
-            }
-            for name, scores in shown.items()
-        ]
-        metrics = list(dict.fromkeys(key for scores in shown.values() for key in scores))
-        index = {"metrics": metrics, "model-index": [{"name": self.name, "results": results}]} if metrics else {}
+        results, metrics = list[dict[str, Any]](), dict[str, None]()
+        for name, scores in about["measures"].get("sets", {}).items():
+            finite = {key: x for key, x in scores.items() if key not in ("n", "interval") and math.isfinite(x)}
+            metrics |= dict.fromkeys(finite)
+            values = [{"type": key, "name": key, "value": value} for key, value in finite.items()]
+            dataset = {"name": name, "type": about["data"].get("scenario") or "own"}
+            results.append({"task": {"type": task}, "dataset": dataset, "metrics": values})
+        index = {"metrics": [*metrics], "model-index": [{"name": self.name, "results": results}]} if metrics else {}
         source = about["data"].get("source", "").partition(":")[2].split("/")
         sets_of_hub = {"datasets": ["/".join(source[:2])]} if len(source) > 1 else {}
         first = {**(named if license else {}), "library_name": "equipoise", "pipeline_tag": task, "tags": tags}
@@ -163,25 +149,18 @@ class Card:
     def summary(self) -> str:
         """What the model is, in a sentence or two."""
         about, names = self.about, self.about["classes"]
-        what = f"one of {len(names)} classes ({some(names)})" if names else f"a number{self._unit}"
+        unit = about["task"].get("unit")
+        target = f"one of {len(names)} classes ({some(names)})" if names else f"a number{f' in {unit}' if unit else ''}"
         whose = "one model for all clients"
         if client := about["client"]:
-            whose = (
-                f"the model that the site {client} predicts with"
-                if self._at_site
-                else f"the own model of the client {client}"
-            )
-        return f"A model that predicts {what}, trained by federated learning with {about['method']}. It is {whose}."
+            owner = "the model that the site {} predicts with" if self._at_site else "the own model of the client {}"
+            whose = owner.format(client)
+        return f"A model that predicts {target}, trained by federated learning with {about['method']}. It is {whose}."
 
     @property
     def _at_site(self) -> bool:
         """Whether a site made it, which knows its own samples only."""
         return bool(self.about["client"]) and self.about["data"].get("scenario") == "sites"
-
-    @property
-    def _unit(self) -> str:
-        unit = self.about["task"].get("unit")
-        return f" in {unit}" if unit else ""
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -198,32 +177,30 @@ class Card:
         ]
 
     def _use(self) -> Iterator[str]:
-        yield (
-            self.about["use"]
-            or "Whoever exported this model did not say what it is for (--use). Do not use it before you have asked them."
+        no_use = (
+            "Whoever exported this model did not say what it is for (--use). Do not use it before you have asked them."
         )
+        yield self.about["use"] or no_use
         yield "It was judged on the test samples below and on no others: for other people, places or times measure it again first."
 
     def _people(self) -> Section:
         """The data, and who is in them."""
-        held = self.history.meta.get("holdings") or {}
-        clients, least, classes = held.get("clients", ()), self.history.least_group, self.about["classes"]
-
+        holdings = self.history.meta.get("holdings") or {}
+        clients, least, classes = holdings.get("clients", ()), self.history.least_group, self.about["classes"]
         unshown = unsaid(clients, least)
 
-        def counts(each: Mapping[str, Any]) -> tuple[Cell, ...]:
-            """Samples, and those of each class; none of these where one is so small that the others would tell it."""
-            of_class = (each["counts"] or ())[: len(classes)]
-            people = each.get("people_of_class") or of_class
-            few = each["name"] in unshown or any(n > 0 and not enough(n, least) for n in people)
-            return Cell(size(each, unshown, least)), *(Cell(text_of(None if few else n, least)) for n in of_class)
+        def counts(client: Mapping[str, Any]) -> tuple[Cell, ...]:
+            """Samples, and those of client class; none of these where one is so small that the others would tell it."""
+            of_class = (client["counts"] or ())[: len(classes)]
+            people = client.get("people_of_class") or of_class
+            few = client["name"] in unshown or any(n > 0 and not enough(n, least) for n in people)
+            return Cell(size(client, unshown, least)), *(Cell(text_of(None if few else n, least)) for n in of_class)
 
-        rows = tuple((each["name"], counts(each)) for each in clients[:NAMED])
+        rows = tuple((client["name"], counts(client)) for client in clients[:NAMED])
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
-        n = sum(each["size"] for each in clients)
-        total = in_words(n, least)
+        total = in_words(sum(client["size"] for client in clients), least)
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
         whose = whose or plural(len(clients), "client")
         text = [f"It learnt from {total} training samples of {whose}."] * bool(clients)
@@ -251,23 +228,15 @@ class Card:
             yield Section("good", "How good it is, and for whom", [Text("It was not tested.")])
             return
         named = [each for each in measures_of(history.meta) if any(each.name in scores for scores in sets.values())]
-        rows = tuple(
-            (
-                self._called(name),
-                (
-                    Cell(text_of(scores["n"], history.least_group)),
-                    *(_cell(scores, measure) for measure in named),
-                ),
-            )
-            for name, scores in sets.items()
-        )
-        grid = Grid(("n", *(measure.axis(measure.title) for measure in named)), rows)
+        rows = []
+        for name, scores in sets.items():
+            n = Cell(text_of(scores["n"], history.least_group))
+            rows.append((self._called(name), (n, *(_cell(scores, measure) for measure in named))))
+        grid = Grid(("n", *(measure.axis(measure.title) for measure in named)), tuple(rows))
         brackets = f" In brackets: 95{PERCENT} interval over them (Wilson)." * (history.main == ACCURACY)
         below = [f"n: {history.counted}.{brackets}"]
         if small := history.small_groups:
-            below.append(
-                f"Of fewer than {history.least_group} {history.counted} nothing is shown: {some(list(small))}."
-            )
+            below.append(f"Of fewer than {history.least_group} {history.counted} nothing is shown: {some([*small])}.")
         first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
         said = [*map(Text, (*first, *self._positive()))]
         yield Section("good", "How good it is, and for whom", [Table(grid, head="Test set"), Bullets(below), *said])
@@ -276,21 +245,19 @@ class Card:
         for treatment in treated(comparison.document):
             if at_threshold and treatment.attribute in {"", *at_threshold}:
                 continue  # the same rates are under another heading
-            measure = history.main
-            explained = [*rates.explained(treatment.parity, measure), *sentences.unknown_values(treatment)]
-            titles, by_group = rates.grid(treatment.parity, measure)
-            called = tuple((name if treatment.attribute else self._called(name), cells) for name, cells in by_group)
-            table = Table(Grid(titles, called), head=treatment.attribute or "Group")
+            parity, measure, attribute = treatment.parity, history.main, treatment.attribute
+            explained = [*rates.explained(parity, measure), *sentences.unknown_values(treatment)]
+            titles, by_group = rates.grid(parity, measure)
+            named_rows = tuple((name if attribute else self._called(name), cells) for name, cells in by_group)
+            table = Table(Grid(titles, named_rows), head=attribute or "Group")
             yield Section(treatment.rates, treatment.rates_heading(measure), [table, Bullets(explained)])
 
     def _chosen(self) -> Iterator[Section]:
         """What the threshold does, if it was chosen."""
         if chosen := self.about["chosen"]:
-            said = without(thresholds.explained(chosen), "probabilities")  # of another table
+            below = Bullets(without(thresholds.explained(chosen), "probabilities"))  # of another table
             table = Table(thresholds.rates(chosen), head=thresholds.HEAD)
-            yield Section(
-                "threshold", "At the threshold", [*map(Text, thresholds.sentences(chosen)), table, Bullets(said)]
-            )
+            yield Section("threshold", "At the threshold", [*map(Text, thresholds.sentences(chosen)), table, below])
 
     def _called(self, group: str) -> str:
         """A test set, with the name of the attribute where its values are the test sets: sex 1."""
@@ -369,10 +336,6 @@ class Card:
 
 
 def _cell(scores: Mapping[str, Any], measure: Measure) -> Cell:
-    if measure.name not in scores:
-        return Cell("–")
     digits = 1 if measure.unit == "%" else measure.digits
-    return Cell(
-        number(scores[measure.name], digits),
-        ends=interval(scores.get("interval") if measure == ACCURACY else None, digits),
-    )
+    ends = scores.get("interval") if measure == ACCURACY else None
+    return Cell(number(scores.get(measure.name), digits), ends=interval(ends, digits))

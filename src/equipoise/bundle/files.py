@@ -59,8 +59,8 @@ def take(folder: Path, home: Path) -> None:
     copied = {name: read_regular(folder / name, folder, LARGE) for name in names if (folder / name).exists()}
     name = json.dumps(home.absolute().name, ensure_ascii=False)[1:-1]
     for card in {*CARDS} & {*copied}:  # as they may be edited
-        shown = html.escape(name) if card.endswith(".html") else name
-        copied[card] = copied[card].replace(KEPT.encode(), shown.encode())
+        title = html.escape(name) if card.endswith(".html") else name
+        copied[card] = copied[card].replace(KEPT.encode(), title.encode())
     _write(home, copied)
 
 

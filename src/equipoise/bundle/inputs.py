@@ -84,10 +84,8 @@ def codes_of(words: Sequence[str], groups: Sequence[str], what: str) -> tuple[ND
             f"{what}: {n:,} of {len(words):,} people have a group that is not known ({some([*map(repr, strange)], 5)}). {choices}"
         )
     unknown = int((codes < 0).sum())
-    return (
-        codes,
-        f"{what}: of {unknown:,} of {len(words):,} people the group is not known. {choices}" if unknown else "",
-    )
+    note = f"{what}: of {unknown:,} of {len(words):,} people the group is not known. {choices}"
+    return codes, note * bool(unknown)
 
 
 @dataclass(frozen=True)
@@ -119,15 +117,15 @@ class Rows:
         if hasattr(x, "iloc") and hasattr(x, "columns"):
             return x
         if not isinstance(x, Mapping) or not all(
-            isinstance(each, Sized) and not isinstance(each, str) for each in x.values()
+            isinstance(cells, Sized) and not isinstance(cells, str) for cells in x.values()
         ):
             raise InputError(
                 f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name, lists by "
                 f"name, or the path of a file; found {_described(x)}."
             )
-        if len({len(each) for each in x.values()}) > 1:
-            raise DataError(f"Columns differ in length: {some([f'{name} {len(each)}' for name, each in x.items()])}.")
-        return pd.DataFrame({name: list(each) for name, each in x.items()})
+        if len({len(cells) for cells in x.values()}) > 1:
+            raise DataError(f"Columns differ in length: {some([f'{name} {len(cells)}' for name, cells in x.items()])}.")
+        return pd.DataFrame({name: list(cells) for name, cells in x.items()})
 
     def cells(self, x: Any, column: str) -> list[Any]:
         """The cells of a column."""
@@ -246,8 +244,8 @@ class Pictures:
 
     def as_json(self) -> dict[str, Any]:
         """All that matters when nothing is drawn at random."""
-        shown = {name: getattr(self.transform, name) for name in ("mean", "std", "size", "levels")}
-        return {"kind": "images", "shape": self.shape, "side": self.side, **shown}
+        options = {name: getattr(self.transform, name) for name in ("mean", "std", "size", "levels")}
+        return {"kind": "images", "shape": self.shape, "side": self.side, **options}
 
 
 Inputs = Rows | Numbers | Pictures

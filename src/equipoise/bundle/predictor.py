@@ -73,29 +73,22 @@ class Content:
         """What is in a folder, see :func:`load`."""
         about = files.read(folder)
         try:
-            return Content._of(folder, about)
-        except (ImportError, OSError):
-            raise
+            inputs = inputs_of(about["inputs"], lambda: open_json(read_regular(folder / SCHEMA, ANYWHERE).decode()))
+            name, options = about["task"]["name"], {k: value for k, value in about["task"].items() if k != "name"}
+            task = Regression(**options) if options or name != "classification" else CLASSIFICATION
+            of_network = bool(about["network"])
+            forward = _network(about, folder / WEIGHTS, task) if of_network else session(folder / GRAPH)
+            made = about.get("decision")
+            if made is None and about["threshold"] != 0.5:  # of format 1
+                made = asdict(Decision(edges=(float(about["threshold"]),)))
+            decision = made and typed(Decision, {f.name: made[f.name] for f in fields(Decision)})
+            column = made and made.get("column") and typed(GroupColumn, made["column"])
+            return Content(about, inputs, task, forward, decision, column or None)
         except Exception as error:  # its hashes are right, so somebody else made it
-            if type(error) is InputError:  # which names what is wrong
+            if isinstance(error, ImportError | OSError) or type(error) is InputError:  # which names what is wrong
                 raise
-            raise InputError(
-                f"{folder} is not what Equipoise writes ({type(error).__name__}: {error}). {AGAIN}"
-            ) from error
-
-    @staticmethod
-    def _of(folder: Path, about: Mapping[str, Any]) -> Content:
-        inputs = inputs_of(about["inputs"], lambda: open_json(read_regular(folder / SCHEMA, ANYWHERE).decode()))
-        name, options = about["task"]["name"], {k: value for k, value in about["task"].items() if k != "name"}
-        task = Regression(**options) if options or name != "classification" else CLASSIFICATION
-        of_network = bool(about["network"])
-        forward = _network(about, folder / WEIGHTS, task) if of_network else session(folder / GRAPH)
-        made = about.get("decision")
-        if made is None and about["threshold"] != 0.5:  # of format 1
-            made = asdict(Decision(edges=(float(about["threshold"]),)))
-        decision = made and typed(Decision, {f.name: made[f.name] for f in fields(Decision)})
-        column = made and made.get("column") and typed(GroupColumn, made["column"])
-        return Content(about, inputs, task, forward, decision, column or None)
+            words = f"{type(error).__name__}: {error}"
+            raise InputError(f"{folder} is not what Equipoise writes ({words}). {AGAIN}") from error
 
 
 def _network(about: Mapping[str, Any], weights: Path, task: Classification | Regression) -> Forward:
@@ -232,8 +225,8 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         decision = self.content.decision
         if decision is None or decision.calibration is None:
             return np.asarray(outputs.softmax(-1))
-        k, shown = self.about["positive"]["number"], decision.shown(self._scores(outputs))
-        return np.stack([shown, 1 - shown] if k == 0 else [1 - shown, shown], 1)
+        k, probability = self.about["positive"]["number"], decision.shown(self._scores(outputs))
+        return np.stack([probability, 1 - probability] if k == 0 else [1 - probability, probability], 1)
 
     def decided(self, outputs: Tensor, codes: NDArray[np.int64] | None = None) -> NDArray[Any]:
         """The classes [n] of outputs: the most probable, or by the decision of the bundle, of people with ``codes`` [n] of groups."""

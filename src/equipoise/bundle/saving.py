@@ -149,7 +149,7 @@ def save(
         "versions": versions(),
     }
     page = card.Card(name or folder.absolute().name, about, trained.history, inputs)
-    content |= dict(zip(CARDS, (page.markdown().encode(), page.html().encode()), strict=True))
+    content |= dict(zip(CARDS, (page.markdown().encode(), page.page.html().encode()), strict=True))
     with tempfile.TemporaryDirectory(prefix="equipoise-bundle-") as place:
         files.write(trial := Path(place) / "bundle", about, content)
         _try(trial, trained)

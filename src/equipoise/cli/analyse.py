@@ -13,9 +13,7 @@ import typer
 from equipoise.cli import completion
 from equipoise.cli.console import counted, note, out, print_table, progress_bar, say
 from equipoise.cli.options import Json, Runs, add, option
-from equipoise.system.files import write_atomically
-from equipoise.system.own_code import short
-from equipoise.system.suggestions import require_use
+from equipoise.system import files, own_code, suggestions
 from equipoise.system.text import csv_text, formulas
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def decomposition(
     Each run is trained again, which gives the same local models; the measurements stay with the run.
     """
     silent = quiet or json_
-    require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
+    suggestions.require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
     from equipoise.analysis.decomposition import decomposition as decompose
     from equipoise.federation.method import parse
     from equipoise.records.directory import all_members
@@ -75,7 +73,7 @@ def decomposition(
             before += config.rounds
             bar.update(task, completed=before)
             for row in rows:
-                own = row["method"] == short(str(parse(config.method)))
+                own = row["method"] == own_code.short(str(parse(config.method)))
                 name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
                 measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
     yield measured
@@ -94,7 +92,7 @@ def decomposition(
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
     _drawn({"decomposition": draw.decomposition(measured, nats)}, where)
     if len(paths) > 1:
-        _wrote(write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
+        _wrote(files.write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
 
 
 def _nats(paths: Sequence[Path]) -> str:
@@ -127,7 +125,7 @@ def landscape(
     json_: Json = False,
 ) -> Iterator[object]:
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
-    require_use({"--output": output and json_}, together="--json, which writes no files")
+    suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import landscape as measure
@@ -168,13 +166,13 @@ def states(
 
     On each client's training data, from the global models; where runs recorded them, also over the rounds.
     """
-    require_use({"--output": output and json_}, together="--json, which writes no files")
+    suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
     from equipoise.analysis.landscape import states as measure
     from equipoise.federation.history import History
     from equipoise.records.directory import all_members
-    from equipoise.report import analysis as draw, figures_of_training, statistics
+    from equipoise.report import analysis as draw, figures_of_clients, statistics
 
     paths = all_members(directories)
     compared = statistics.Comparison.of([History.from_run(path) for path in paths])
@@ -197,8 +195,8 @@ def states(
     output = output or Path("states")
     _wrote_table(output / "states.csv", frame)
     drawn = {f"states-{what}": draw.states(curves, what, nats) for what in draw.STATES}
-    recorded = figures_of_training.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
-    _drawn(drawn | ({"states-rounds": figures_of_training.measured(compared, recorded)} if recorded else {}), output)
+    recorded = figures_of_clients.measured_in(compared.histories, ("sharpness", "perturbed_loss"))
+    _drawn(drawn | ({"states-rounds": figures_of_clients.measured(compared, recorded)} if recorded else {}), output)
 
 
 def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
@@ -229,7 +227,7 @@ def _drawn(figures: dict[str, Figure], directory: Path) -> None:
 
 def _wrote_table(path: Path, frame: pd.DataFrame) -> None:
     rows = frame.astype(object).where(frame.notna(), None).to_numpy()
-    _wrote(write_atomically(path, csv_text([frame.columns, *rows])))
+    _wrote(files.write_atomically(path, csv_text([frame.columns, *rows])))
     for text in formulas(frame.to_numpy().flat):
         note(text)
 

@@ -14,9 +14,8 @@ from rich.markup import escape
 from equipoise.cli.console import note, print_table, progress_bar, require_free, say
 from equipoise.cli.options import MOVED, Run, option, reading_of
 from equipoise.data.tables.options import WRITTEN
+from equipoise.system import own_code, seals
 from equipoise.system.files import read_regular, real_path, write_atomically
-from equipoise.system.own_code import short
-from equipoise.system.seals import open_json, open_toml
 from equipoise.system.suggestions import require_use, some
 from equipoise.system.text import csv_text, formulas
 
@@ -116,7 +115,7 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
             say(f"Probabilities are not recalibrated in this bundle. To do so: --recalibrate {fitted['kind']}.")
     elif (directory / FILE).exists():
         say(f"{directory / FILE} is of another model, and the threshold of this bundle is 0.5.")
-    manifest = open_json(read_regular(directory / "manifest.json").decode())
+    manifest = seals.open_json(read_regular(directory / "manifest.json").decode())
     fed.save_bundle(folder, client=number, data=manifest.get("data"), **options)
     announce(folder, "a bundle")
 
@@ -133,7 +132,7 @@ def announce(folder: Path, what: str) -> None:
 
 def _trained_at_sites(directory: Path) -> bool:
     """Whether a run is that of a server, whose configuration names no scenario of its own."""
-    config = open_toml(read_regular(directory / "config.toml").decode())
+    config = seals.open_toml(read_regular(directory / "config.toml").decode())
     return bool(config.get("scenario", "sites") == "sites")
 
 
@@ -142,7 +141,7 @@ def _about(fed: Federation) -> dict[str, str]:
     from equipoise.core.task import Regression
     from equipoise.data.transforms import Images
 
-    about, task = {"method": short(str(fed.method))}, fed.model.task
+    about, task = {"method": own_code.short(str(fed.method))}, fed.model.task
     if isinstance(task, Regression):
         about |= {name: str(getattr(task, name)) for name in ("centre", "scale", "unit")}
     else:
@@ -161,10 +160,10 @@ def _inputs(directory: Path) -> dict[str, str]:
 
     config = runs.load(directory, checked=False)
     options = ", ".join(f"{name}={value!r}" for name, value in config.network_options.items())
-    data = open_json(read_regular(directory / "manifest.json").decode()).get("data") or {}
+    data = seals.open_json(read_regular(directory / "manifest.json").decode()).get("data") or {}
     numbers = data.get("standardised") or {name: data[name] for name in ("inputs", "schema") if name in data}
     return {
-        "network": f"{short(config.network)}{f'({options})' * bool(options)}",
+        "network": f"{own_code.short(config.network)}{f'({options})' * bool(options)}",
         **{name: json.dumps(value, ensure_ascii=False) for name, value in numbers.items()},
     }
 

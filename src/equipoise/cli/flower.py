@@ -180,8 +180,8 @@ def run(
 
     settings = project.settings(directory)
     changes = project.overrides(config or (), settings)
-    wrong = project.problems({**settings, **changes}) or [each.text for each in checks.reach(connection) if not each.ok]
-    if wrong:
+    answer = checks.reach(connection)
+    if wrong := project.problems({**settings, **changes}) or [answer.text] * (not answer.ok):
         raise RunError("Nothing was started. " + " ".join(wrong))
     link = superlink.SuperLink(connection, superlink.environment())
     number = link.submit(directory.resolve(), changes)
@@ -195,7 +195,7 @@ def run(
             def show() -> None:
                 tell(superlink.plain(file.read()).rstrip("\n"))
 
-            outcome = link.follow(number, log, watch=show)
+            outcome = link.follow(number, log, show)
             show()
     if json_:
         print_json({"run": number, "status": outcome.status, "reason": outcome.reason})
@@ -305,12 +305,11 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
         m = names.index(name) if name in names else None
         about["sites"].append({"site": name, "state": node["state"], "since": node["since"], **_site(m, records)})
     for path in (*certs.glob("server.pem"), certs / "ca.crt") if certs else ():
-        from equipoise.flower.deploy.certificates import inspect
+        from equipoise.flower.deploy.certificates import days_left, read
 
-        certificate = inspect(path)
-        about["certificates"].append(
-            {"certificate": path.name, "ends": _utc(certificate.ends), "days_left": certificate.days_left()}
-        )
+        certificate = read(path)
+        ends, days = _utc(certificate.not_valid_after_utc), days_left(certificate)
+        about["certificates"].append({"certificate": path.name, "ends": ends, "days_left": days})
     return about
 
 
@@ -478,8 +477,8 @@ def _link(connection: str | None) -> SuperLink:
 
     if connection is None:
         raise RunError("no server was asked: there is no --connection")
-    if wrong := [each.text for each in checks.reach(connection) if not each.ok]:
-        raise RunError(" ".join(wrong))
+    if not (answer := checks.reach(connection)).ok:
+        raise RunError(answer.text)
     return superlink.SuperLink(connection, superlink.environment())
 
 

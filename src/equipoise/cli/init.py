@@ -17,11 +17,9 @@ from equipoise.cli.console import out, print_table, require_free, say
 from equipoise.cli.options import SETTINGS, TASK, help_of, option
 from equipoise.core.settings import SCENARIO
 from equipoise.data.tables.options import SHARE, Options
-from equipoise.system import own_code, places, trust
-from equipoise.system.errors import DamagedError
+from equipoise.system import errors, own_code, places, seals, trust
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import meaning
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -171,7 +169,8 @@ def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
 
 def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive: str | None) -> list[str]:
     """Sentences about the data."""
-    from equipoise.data.tables.columns import counts, listed
+    from equipoise.data.tables.columns import counts
+    from equipoise.data.tables.options import listed
     from equipoise.metrics.groups import positive_class
 
     chosen = None if own.regression else positive_class(positive, own.classes)
@@ -341,7 +340,7 @@ def read(path: Path) -> dict[str, Any]:
     from equipoise.runs.configuration import called, whole
 
     try:
-        table = open_toml(written := read_regular(path, ANYWHERE).decode())
+        table = seals.open_toml(written := read_regular(path, ANYWHERE).decode())
     except OSError as error:
         from equipoise.records.directory import CHOSEN as CHOICE
         from equipoise.runs.choosing import FOLDER
@@ -350,7 +349,7 @@ def read(path: Path) -> dict[str, Any]:
         chosen = next((f"The settings that were chosen are in {file}" for file in files if file.exists()), "")
         advice = chosen or "Correct the path, or write a file with: equipoise init"
         raise ValueError(f"{path} cannot be read ({error.strerror}). {advice}.") from None
-    except DamagedError:
+    except errors.DamagedError:
         raise ValueError(
             f"{path} was changed after it was written, so its settings are not those that were chosen. Put it back, or delete its first "
             "line, and the settings count as yours."

@@ -14,8 +14,7 @@ from equipoise.cli import completion
 from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, print_json, print_table
 from equipoise.cli.options import Json, option
-from equipoise.system.errors import RunError
-from equipoise.system.own_code import is_reference, split
+from equipoise.system import errors, own_code
 from equipoise.system.ranges import describe
 from equipoise.system.suggestions import require_use, some
 
@@ -59,7 +58,7 @@ def _check(name: str | None, json_: bool) -> None:
     else:
         out.print(escape(str(conformance)), highlight=False, soft_wrap=True)
     if failure is not None:
-        raise RunError(f"{name} fails {some(list(conformance.broken))}.") from failure
+        raise errors.RunError(f"{name} fails {some(list(conformance.broken))}.") from failure
 
 
 def _show_own(name: str) -> Iterator[object]:
@@ -68,8 +67,8 @@ def _show_own(name: str) -> Iterator[object]:
     method = parse(name)  # says what is wrong, with a suggestion
     if "+" in name:
         raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
-    if not is_reference(name):
-        raise MethodError(f"{name!r} has values or a preset; ask for {split(name)[0] or method.parts[0]}.")
+    if not own_code.is_reference(name):
+        raise MethodError(f"{name!r} has values or a preset; ask for {own_code.split(name)[0] or method.parts[0]}.")
     rule = method.rules[0]
     parameters = [
         {"name": f.name, "default": f.default, "values": describe(f), "search": str(f.metadata.get("search") or "")}

@@ -27,27 +27,16 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from equipoise import __version__
-from equipoise.cli.analyse import app as analyse
-from equipoise.cli.completion import catalogue
-from equipoise.cli.console import err, out
-from equipoise.cli.data import app as data_sets
+from equipoise.cli import analyse, completion, console, data, flower, pack, privacy, report, reproduce, schema
 from equipoise.cli.export import export, predict, threshold
-from equipoise.cli.flower import app as flower
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
-from equipoise.cli.options import CHOICE, PANEL, add
-from equipoise.cli.pack import pack, verify
-from equipoise.cli.privacy import privacy
-from equipoise.cli.report import audit, report
-from equipoise.cli.reproduce import reproduce
+from equipoise.cli.options import CHOICE, PANEL, add, command
 from equipoise.cli.run import benchmark, compare, quickstart, resume, run, tune
-from equipoise.cli.schema import app as schema
 from equipoise.cli.status import status, track
 from equipoise.data.tables.options import COLUMNS
-from equipoise.system import trust
-from equipoise.system.errors import CODE, RunError
+from equipoise.system import errors, trust, workers
 from equipoise.system.suggestions import some
-from equipoise.system.workers import isolated, loading, python
 
 
 class Command(TyperCommand):
@@ -59,7 +48,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
-            methods = catalogue()["methods"].items()
+            methods = completion.catalogue()["methods"].items()
             having = [m for m, entry in methods if any(name == each["name"] for each in entry["hyper_parameters"])]
             tuning = PANEL.get(name.removeprefix("no_")) == CHOICE
             if tuning and any("--tune" in parameter.opts for parameter in self.params):
@@ -92,23 +81,23 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     benchmark: "equipoise benchmark fair-small --shard 1/2",
     resume: "equipoise resume runs/fedheal-digits-seed0",
     status: "equipoise status runs",
-    report: "equipoise report runs/quickstart/*/ --output report.html --figures",
+    report.report: "equipoise report runs/quickstart/*/ --output report.html --figures",
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
     threshold: "equipoise threshold runs/first --sensitivity 0.9",
     predict: "equipoise predict heart-model patients.csv --output predictions.csv",
-    audit: "equipoise audit predictions.csv --label y --probability p --group sex --group race",
+    report.audit: "equipoise audit predictions.csv --label y --probability p --group sex --group race",
     methods: "equipoise methods fedheal",
     scenarios: "equipoise scenarios --json",
     init: "equipoise init --data my/ --output equipoise.toml",
-    reproduce: "equipoise reproduce fedheal/table2 --embedded --seeds 1",
-    pack: "equipoise pack runs/quickstart --with-data",
-    verify: "equipoise verify quickstart.zip --run-code",
+    reproduce.reproduce: "equipoise reproduce fedheal/table2 --embedded --seeds 1",
+    pack.pack: "equipoise pack runs/quickstart --with-data",
+    pack.verify: "equipoise verify quickstart.zip --run-code",
     track: "equipoise track runs/quickstart --to mlflow",
-    privacy: "equipoise privacy --noise 20 --rounds 40",
+    privacy.privacy: "equipoise privacy --noise 20 --rounds 40",
 }
-for command, example in COMMANDS.items():
-    add(app, f"`{example}`", cls=Command)(command)
-for group in (analyse, data_sets, schema, flower):
+for function, example in COMMANDS.items():
+    add(app, f"`{example}`", cls=Command)(function)
+for group in (analyse.app, data.app, schema.app, flower.app):
     app.add_typer(group)
 
 
@@ -125,13 +114,13 @@ def _main(
     ] = False,
 ) -> None:
     if version:
-        out.print(f"equipoise {__version__}", highlight=False)
+        console.out.print(f"equipoise {__version__}", highlight=False)
         raise typer.Exit
     if portable:  # libraries read these switches when they are loaded
         from equipoise.system import environment
 
         arguments = [a for a in sys.argv[1:] if a != "--portable"]
-        os.execve(sys.executable, python("-m", "equipoise", *arguments), environment.portable())
+        os.execve(sys.executable, workers.python("-m", "equipoise", *arguments), environment.portable())
 
 
 @cache
@@ -178,9 +167,9 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
     """Do what a command with some arguments does; an error ends it with a status and one line."""
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with isolated():  # libraries start Python, too
+        with workers.isolated():  # libraries start Python, too
             action()
-    except RunError as error:
+    except errors.RunError as error:
         _fail(str(error), 1, debug, error.kind)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -198,7 +187,7 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
         if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
             _fail(_full(arguments, error), 1, debug)
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
-        _fail(f"{defect}{_noted(error)}", 1, debug, CODE)
+        _fail(f"{defect}{_noted(error)}", 1, debug, errors.CODE)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -212,7 +201,7 @@ def _noted(error: BaseException) -> str:
 def _full(arguments: Sequence[str], error: BaseException) -> str:
     """What was being done when the memory was full, and what takes less."""
     doing = next((a for a in arguments if not a.startswith("-")), "")
-    takes = next((inspect.signature(command).parameters for command in COMMANDS if command.__name__ == doing), ())
+    takes = [name for f in COMMANDS if f.__name__ == doing for name in inspect.signature(command(f)).parameters]
     less = [text for option, text in LESS.items() if option in takes]
     asked = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     return (
@@ -241,8 +230,8 @@ class Failed(SystemExit):
 
 def _fail(message: str, status: int, debug: bool, kind: str = "") -> NoReturn:
     if debug:
-        err.print_exception()
-    err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+        console.err.print_exception()
+    console.err.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
     raise Failed(status, kind, message)
 
 
@@ -254,7 +243,7 @@ def work() -> None:
     A call is a line with a JSON list: what the user trusts, the function's name, its arguments, and those by name. An answer is a line
     with a JSON list: the status, the kind of an error, and its text.
     """
-    with loading():
+    with workers.loading():
         import equipoise.runs.plan  # noqa: F401 (while the process that sends the calls loads it, too)
     gc.freeze()  # what is loaded stays
 

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_
 
 from typer import Argument, Option, Typer
 
-from equipoise.cli import completion
-from equipoise.cli.console import print_json
+from equipoise.cli import completion, console
 from equipoise.core.settings import RunSettings, Settings
-from equipoise.system.ranges import Range, meaning, usual
-from equipoise.system.suggestions import near, require_use, unknown
+from equipoise.system import ranges, suggestions
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -29,8 +27,8 @@ SETTINGS = {f.name: f for f in (*fields(Settings), *fields(RunSettings))}
 def help_of(name: str) -> str:
     """The text of ``--help`` about a setting."""
     f = SETTINGS[name]
-    text = meaning(f)
-    return f"{text[0].upper()}{text[1:]} [default: {usual(f)}]."
+    text = ranges.meaning(f)
+    return f"{text[0].upper()}{text[1:]} [default: {ranges.usual(f)}]."
 
 
 def option(default: Any, help_: str, flags: str = "", **how: Any) -> Any:
@@ -44,7 +42,7 @@ def option(default: Any, help_: str, flags: str = "", **how: Any) -> Any:
 def kind_of(name: str) -> type:
     """The type of a setting as an option has it."""
     allowed = SETTINGS[name].metadata.get("allowed")
-    return str if not isinstance(allowed, Range) else int if allowed.whole else float
+    return str if not isinstance(allowed, ranges.Range) else int if allowed.whole else float
 
 
 def option_of(name: str, flags: str = "") -> Any:
@@ -183,13 +181,13 @@ class Output(Shown):
     def check(self) -> None:
         """Refuse options about results that are not shown."""
         require_text(self.json_, self.details, self.explain)
-        require_use({"--figures": self.figures and not self.report}, together="--no-report")
+        suggestions.require_use({"--figures": self.figures and not self.report}, together="--no-report")
 
 
 def require_text(json_: bool, details: bool, explain: bool) -> None:
     """Refuse options about text where there is none."""
     asked = {"--details": json_ and details, "--explain": json_ and explain}
-    require_use(asked, together="--json, which prints everything")
+    suggestions.require_use(asked, together="--json, which prints everything")
 
 
 Run = Annotated[Path, Argument(metavar="RUN", help="Directory of the run.", autocompletion=completion.runs)]
@@ -227,7 +225,7 @@ def reading_of(texts: Sequence[str] | None, allowed: Collection[str]) -> dict[st
     """How a table is written, by ``--set``, of ``allowed`` options."""
     pairs = pairs_of("--set", texts)
     if strange := [name for name in pairs if name not in allowed]:
-        raise ValueError(f"--set: {unknown('option', strange[0], allowed)}")
+        raise ValueError(f"--set: {suggestions.unknown('option', strange[0], allowed)}")
     return pairs
 
 
@@ -244,7 +242,7 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
         name = max((name for name in called if pair.startswith(f"{name}=")), key=len, default="")
         label = pair[len(name) + 1 :].strip()
         if not name or not label:
-            guess = "" if name else near(pair.rpartition("=")[0] or pair, called)
+            guess = "" if name else suggestions.near(pair.rpartition("=")[0] or pair, called)
             methods = ", ".join(dict.fromkeys(called.values()))
             raise ValueError(f"--label {pair}: expected METHOD=LABEL with one of the methods {methods}.{guess}")
         if labels.setdefault(called[name], label) != label:
@@ -296,7 +294,7 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
         documents: Any = function(**made, **values) or ()
         for document in documents:
             if json_:
-                print_json(document)
+                console.print_json(document)
                 break
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.cli.console import err, print_json, say
 from equipoise.cli.options import JOBS, Json, Run, option
-from equipoise.system.errors import RunError
-from equipoise.system.suggestions import require_use
+from equipoise.system import errors, suggestions
 from equipoise.system.text import plural
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def verify(
     """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same."""
     from equipoise.runs import pack as packs
 
-    require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")
+    suggestions.require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")
     with tempfile.TemporaryDirectory(prefix="equipoise-verify-") as temporary:
         folder, again = Path(temporary).resolve() / "packed", Path(temporary).resolve() / "again"
         for each in (folder, again):
@@ -95,7 +94,7 @@ def verify(
                     f"{run['path']}: made by a program in Python, which is not known here; only its hashes were checked."
                 )
     if not same:
-        raise RunError(_advice(results, differs))
+        raise errors.RunError(_advice(results, differs))
 
 
 def _show_code(code: Mapping[str, str], run_code: bool) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from equipoise.cli import completion
-from equipoise.cli.console import print_table, say
+from equipoise.cli import completion, console
 from equipoise.cli.options import option
 from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
 from equipoise.system.files import read_regular
@@ -42,8 +41,8 @@ def privacy(
         rows = [_completed({"answers": rounds or 1, **asked}, delta)]
     yield rows
     cells = [_cells(row) for row in rows]
-    print_table(cells[0], (texts.values() for texts in cells), right=[*cells[0]])
-    say(
+    console.print_table(cells[0], (texts.values() for texts in cells), right=[*cells[0]])
+    console.say(
         f"(epsilon, {delta:g})-differential privacy of all data of one client that answered so often. replace: compared with any "
         "other data of as many samples; zero-out: with an update of zero."
     )

@@ -8,14 +8,12 @@ from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from equipoise.cli import options
+from equipoise.cli import init, options
 from equipoise.cli.console import note, out, say
-from equipoise.cli.init import ABOUT, about_in
 from equipoise.cli.options import option
 from equipoise.data.tables.options import WRITTEN
-from equipoise.system.files import ANYWHERE, read_regular, write_atomically
-from equipoise.system.ranges import check_option
-from equipoise.system.seals import open_toml
+from equipoise.system import ranges, seals
+from equipoise.system.files import ANYWHERE, read_regular
 from equipoise.system.suggestions import require_use, unknown
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def report(
     json_: options.Json = False,
 ) -> Iterator[object]:
     """Write one self-contained HTML report of any runs."""
-    check_option("--for", page.for_, READERS)
+    ranges.check_option("--for", page.for_, READERS)
     require_use({"--figures": page.for_ == COMMITTEE and figures}, together="--for committee")
     require_use({"--about": page.for_ != COMMITTEE and page.about}, without="--for committee")
     options.require_text(json_, details, explain)
@@ -74,7 +72,6 @@ def report(
     from equipoise.records import directory, meta
     from equipoise.report import committee, index, rendering, statistics
     from equipoise.report.html import write
-    from equipoise.report.page import html
 
     if len(directories) == 1 and (inside := directory.comparisons(directories[0])):
         of_one = {"--for": page.for_ == COMMITTEE, "--label": label, "--figures": figures, "--details": details}
@@ -84,8 +81,8 @@ def report(
         pages = {
             run.name: relpath(file, page.output.parent) for run in inside if (file := run / "report.html").exists()
         }
-        made = html(index.page(directories[0].resolve().name, every, pages))
-        say(f"index: {write_atomically(page.output, made)}")
+        made = index.page(directories[0].resolve().name, every, pages)
+        say(f"index: {made.save(page.output)}")
         return
     recorded = [History.from_run(run) for run in directory.all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
@@ -125,11 +122,11 @@ def _numbers(document: object) -> object:
 def _words(path: Path) -> About:
     """The table [report] of a file."""
     try:
-        table = open_toml(read_regular(path, ANYWHERE).decode())
+        table = seals.open_toml(read_regular(path, ANYWHERE).decode())
     except (OSError, ValueError) as error:
         raise ValueError(f"--about {path}: it is no TOML file that can be read ({error}).") from None
-    if not (words := about_in(path, table)):
-        raise ValueError(f"--about {path}: it has no table [report] with {', '.join(ABOUT)}.")
+    if not (words := init.about_in(path, table)):
+        raise ValueError(f"--about {path}: it has no table [report] with {', '.join(init.ABOUT)}.")
     return words
 
 
@@ -167,9 +164,8 @@ def audit(
     output: Path = option(Path("audit.html"), "The page to write.", "--output -o"),
 ) -> Iterator[object]:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
-    from equipoise.report import page
     from equipoise.report.audit import SITE, audit as audited
-    from equipoise.report.layout import Sheet
+    from equipoise.report.page import bullets_of
     from equipoise.report.rendering import rich_sheets
 
     if asked.task not in (None, "classification", "regression"):
@@ -179,10 +175,8 @@ def audit(
     written = made.save(output)
     yield made.document
     say(made.summary)
-    tables = [(each, table) for each in made.sections for table in page.tables_of(each) if table.head != SITE]
-    sheets = [Sheet("", x.title, f"{x.title}.", table.grid, page.bullets_of(x), head=table.head) for x, table in tables]
-    for shown in rich_sheets(sheets, out.width):
+    for shown in rich_sheets([sheet for sheet in made.page.tables if sheet.head != SITE], out.width):
         out.print("", shown)
-    for text in page.bullets_of(made.sections[-1]):
+    for text in bullets_of(made.page.sections[-1]):
         say(text)
     say(f"audit: {written}")

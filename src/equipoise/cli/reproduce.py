@@ -13,9 +13,8 @@ from rich.markup import escape
 from equipoise.cli import completion
 from equipoise.cli.console import counted, err, out, print_json, print_table, say
 from equipoise.cli.options import BASE, JOBS, Json, help_of, option
-from equipoise.system.errors import RunError
+from equipoise.system import errors, suggestions
 from equipoise.system.files import write_atomically
-from equipoise.system.suggestions import require_use
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,7 +81,7 @@ def reproduce(
     chosen = {f"--{key}": value for key, value in vars(asked).items() if key not in ("data", "embedded")}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
-        require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
+        suggestions.require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
         yield from _list()
         return
     if embedded and data is not None:
@@ -90,7 +89,7 @@ def reproduce(
     if quick and (rounds is not None or asked.seeds is not None):
         raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
-        require_use(chosen, without="--data DIR or --embedded")
+        suggestions.require_use(chosen, without="--data DIR or --embedded")
         yield from _outline(experiment)
         return
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
@@ -124,7 +123,7 @@ def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_:
         named = "\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items())
         others = {(run.part, run.row) for run in plan.runs} - failed.keys()
         shown = ", the others are shown" if others else ""
-        raise RunError(
+        raise errors.RunError(
             f"{len(failed)} of {len(failed) + len(others)} cells failed{shown}.\n{named}\nThe same command runs them again."
         )
 
@@ -143,7 +142,7 @@ def _run(
         plan = reproductions.choose(plan, **how)
         failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:
-            raise RunError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
+            raise errors.RunError("\n".join(f"{p}/{r}: {why}" for (p, r), why in failed.items()))
         if plan.calibration is not None and plan.first:
             on_progress(0, None, description=f"{len(plan.first)} runs that calibrate")
             failed |= reproductions.run(plan.calibration, **how)
@@ -178,17 +177,14 @@ def _write(
         figures = reproduced_figures.draw(plan.experiment, result, histories) | reproduced.drawn(
             plan.experiment.figure, reproductions.directories(plan)
         )
-    written = [
-        write_atomically(folder / "table.md", reproduction.markdown(result)),
-        write_atomically(folder / "table.tex", reproduction.latex(result)),
-        write_atomically(folder / "table.csv", reproduction.table_csv(result)),
-    ]
+    table = reproduction.page(result)
+    written = [table.save(folder / f"table.{form}") for form in ("md", "tex", "csv")]
     if result.claims:
         written.append(write_atomically(folder / "claims.csv", reproduction.claims_csv(result.claims)))
     if figures:
         written += drawing.save(figures, folder)
     packages = [(package, str(version)) for package, version in environment()["versions"].items()]
-    return [*written, write_atomically(folder / "index.html", reproduction.html(result, figures, reports, packages))]
+    return [*written, reproduction.page(result, figures, reports, packages).save(folder / "index.html")]
 
 
 def _list() -> Iterator[object]:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import typer
 from rich.markup import escape
 
-from equipoise.cli import completion, options
+from equipoise.cli import completion, init, options
 from equipoise.cli.console import counted, out, print_json, print_table, say
-from equipoise.cli.init import read as read_file
 from equipoise.cli.options import JOBS, SETTINGS, Json, Place, Training, Values, option, pairs_of
 from equipoise.system.search import read as read_space
 from equipoise.system.suggestions import require_use, some, unknown
@@ -131,7 +130,7 @@ def read(given: Values, *, shared: bool = True) -> Choices:
     from equipoise.system import hashes
 
     file = given["config_file"]
-    table = {} if file is None else read_file(file)
+    table = {} if file is None else init.read(file)
     of_command, options = _settings(given["set_"])
     if (task := given["task"]) is not None:
         if "task" in options:

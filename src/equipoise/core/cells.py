@@ -11,8 +11,6 @@ A :class:`WeighingRule` has the functions of this module as hooks, and computes 
 measured on training samples with the model sent out: its weights act one round later.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -28,24 +26,17 @@ from equipoise.system.suggestions import unknown
 NEEDS = frozenset({"classes", "sensitive"})
 SENT = ("w", "row", "factor", "values")
 UNKNOWN = 2**40  # a code beyond every group, if its attribute counts
-RANGES: Mapping[str, Bounds] = MappingProxyType(
-    {
-        "n": Bounds(0, samples=True),
-        "right": Bounds(0, samples=True),
-        "loss": Bounds(0),
-        "chance": Bounds(0, samples=True),
-        "loss_as_positive": Bounds(0),
-    }
-)
+SUM, COUNT = Bounds(0), Bounds(0, samples=True)
+RANGES = {"n": COUNT, "right": COUNT, "loss": SUM, "chance": COUNT, "loss_as_positive": SUM}
 
 
-def reported(*names: str) -> Mapping[str, Bounds]:
+def reported(*names: str) -> dict[str, Bounds]:
     """The ``ranges`` of a rule that reports sums by cell [..., R, A]: ``n`` samples, and those that are named.
 
     ``right`` counts samples whose row is predicted, ``loss`` adds their losses, ``chance`` the probabilities of the last row, and
     ``loss_as_positive`` minus the logarithms of these.
     """
-    return MappingProxyType({name: RANGES[name] for name in ("n", *names)})
+    return {name: RANGES[name] for name in ("n", *names)}
 
 
 def attribute() -> Any:
@@ -90,12 +81,9 @@ def server_state(self: Any, setup: Setup) -> State:
                 "Name it: --positive CLASS (Python: positive=...)."
             )
         row = (row == setup.positive).long()
-    return {
-        "w": torch.ones(int(row.max()) + 1, A, dtype=torch.float64, device=row.device),
-        "row": row,
-        "factor": factor,
-        "values": torch.tensor([*setup.attributes.values()], dtype=torch.int64, device=row.device),
-    }
+    w = torch.ones(int(row.max()) + 1, A, dtype=torch.float64, device=row.device)
+    values = torch.tensor([*setup.attributes.values()], dtype=torch.int64, device=row.device)
+    return {"w": w, "row": row, "factor": factor, "values": values}
 
 
 def two_groups(self: Any, setup: Setup) -> State:
@@ -243,11 +231,6 @@ def no_report(self: Any, setup: Setup) -> State:
 def total(cohort: Cohort) -> State:
     """The sums over the clients of the round, each [R, A] in float64."""
     return {key: part.double().sum(0) for key, part in cohort.reports.items()}
-
-
-def where(n: Tensor, table: Tensor, empty: Tensor | float = 1.0) -> Tensor:
-    """A table [R, A]; ``empty`` for a cell that no client has: no constraint follows from it, and its weight is 1."""
-    return torch.where(n > 0, table, empty)
 
 
 def sensitive(s: Tensor | None) -> Tensor:

@@ -46,26 +46,23 @@ def visit_client(
     [...] of the batches in training, which stays with the client.
     """
     received, states, messages = aligned((received, states, messages))
-    own = None if held is None else held[..., : oracle.n_params]
-    shared = None if private is None else ~private[: oracle.n_params]
-    visits = [
-        Visit(received, oracle.n_params, s, m, oracle, t, rounds, own, shared)
-        for s, m in zip(states, messages, strict=True)
-    ]
+    P = oracle.n_params
+    theta = received[..., :P]
+    own = None if held is None else held[..., :P]
+    shared = None if private is None else ~private[:P]
+    visits = [Visit(received, P, s, m, oracle, t, rounds, own, shared) for s, m in zip(states, messages, strict=True)]
     if keys is not None:
-        like = received[..., : oracle.n_params]
-        visits = [replace(v, normal=partial(_normal, keys, r, like)) for r, v in zip(rules, visits, strict=True)]
+        visits = [replace(v, normal=partial(_normal, keys, r, theta)) for r, v in zip(rules, visits, strict=True)]
     paired = list(zip(rules, visits, strict=True))
     start = _start(paired, received, held)
     trained, loss = _train(oracle, paired, start, own, shared)
-    theta = trained[..., : oracle.n_params]
-    visits = [replace(v, done=Trained(start[..., : oracle.n_params], trained)) for v in visits]
-    done = [r.finish(theta, v) for r, v in zip(rules, visits, strict=True)]
+    visits = [replace(v, done=Trained(start[..., :P], trained)) for v in visits]
+    done = [r.finish(trained[..., :P], v) for r, v in zip(rules, visits, strict=True)]
     for rule, (report, _) in zip(rules, done, strict=True):
         # the protection of clients relies on it; read alone, as all that a rule declares would cost every visit
         if report and not getattr(rule, "reports", True):
             raise ValueError(f"{type(rule).__name__} declares no reports, and reports {', '.join(report)}.")
-    sent = _sent(rules, visits, trained, received[..., : oracle.n_params], shared)
+    sent = _sent(rules, visits, trained, theta, shared)
     return sent, [report for report, _ in done], [state for _, state in done], loss
 
 
@@ -110,13 +107,8 @@ def _train(
 
     masks = [] if own is None else [own]
     masks += [mask for r, v in paired if overrides(r, "trains") and (mask := r.trains(v)) is not None]
-    return oracle.train(
-        start,
-        terms if with_loss else None,
-        correction if with_correction else None,
-        wrap if with_gradient else None,
-        reduce(and_, masks) if masks else None,
-    )
+    changes = terms if with_loss else None, correction if with_correction else None, wrap if with_gradient else None
+    return oracle.train(start, *changes, reduce(and_, masks) if masks else None)
 
 
 def _sent(

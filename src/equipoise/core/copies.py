@@ -22,18 +22,8 @@ from equipoise.system.errors import InputError
 INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}
 PARTS = 256  # of a value that are looked at after every visit
 SMALLEST = 16  # units in the last place by which two computations of the same may differ
-OPAQUE = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    functools.partial,
-    weakref.ref,
-    property,
-    classmethod,
-    staticmethod,
-)
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+OPAQUE = (*FUNCTIONS, type, types.ModuleType, weakref.ref, property, classmethod, staticmethod)
 PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size, range, slice)
 
 
@@ -76,9 +66,9 @@ def copied(net: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(net, memo)
     except Exception as error:  # copying runs the user's code
-        what = next(_uncopied(net), f"{type(net).__name__} ({type(error).__name__}: {error})")
+        culprit = next(_uncopied(net), f"{type(net).__name__} ({type(error).__name__}: {error})")
         raise NetworkError(
-            f"The network cannot be copied, and every client trains a copy. In the way is {what}. "
+            f"The network cannot be copied, and every client trains a copy. In the way is {culprit}. "
             "Make it in forward, or leave it out of the network."
         ) from error
 
@@ -113,12 +103,8 @@ def differences(first: nn.Module, second: nn.Module) -> list[Place]:
         if module is None:
             places.append(Place(name, "", "module"))
             continue
-        kinds = (
-            ("parameter", mine._parameters, module._parameters),
-            ("buffer", mine._buffers, module._buffers),
-            ("attribute", own(mine), own(module)),
-        )
-        for kind, a, b in kinds:
+        pairs = {"parameter": (mine._parameters, module._parameters), "buffer": (mine._buffers, module._buffers)}
+        for kind, (a, b) in {**pairs, "attribute": (own(mine), own(module))}.items():
             changed = [k for k in {**a, **b} if not (k in a and k in b and same(a[k], b[k]))]
             places += [Place(name, k, kind) for k in changed]
     return places + [Place(name, "", "module") for name in theirs]
@@ -131,15 +117,15 @@ def own(module: nn.Module) -> dict[str, Any]:
 
 def class_attributes(net: nn.Module) -> dict[str, Any]:
     """Copies of what the classes of a network's modules hold themselves, which all copies of the network share, by name."""
-    kept: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for kind in {c for module in net.modules() for c in type(module).__mro__ if _users(c)}:
         for name, value in vars(kind).items():
             if not name.startswith("__") and not callable(value) and not isinstance(value, OPAQUE):
                 try:
-                    kept[f"{kind.__name__}.{name}"] = copy.deepcopy(value)
+                    attributes[f"{kind.__name__}.{name}"] = copy.deepcopy(value)
                 except Exception:  # what cannot be copied cannot be compared
                     continue
-    return kept
+    return attributes
 
 
 def _users(kind: type) -> bool:
@@ -197,6 +183,12 @@ def _equal(a: Tensor, b: Tensor) -> bool:
         return torch.equal(a, b)
     near = SMALLEST * torch.finfo(a.dtype).eps
     return torch.allclose(a, b, rtol=near, atol=near * float(a.abs().nan_to_num(0, 0, 0).amax()), equal_nan=True)
+
+
+def tensors(net: nn.Module, *, recurse: bool = True, remove_duplicate: bool = True) -> dict[str, Tensor]:
+    """The parameters and buffers of a network by name; the options are those of ``named_parameters``."""
+    parameters = net.named_parameters(recurse=recurse, remove_duplicate=remove_duplicate)
+    return {**dict(parameters), **dict(net.named_buffers(recurse=recurse, remove_duplicate=remove_duplicate))}
 
 
 def named(net: nn.Module, name: str) -> nn.Module:

@@ -148,9 +148,8 @@ class Schedule:
 
     def of(self, client: int) -> Schedule:
         """The schedule of one client."""
-        shift, length, counted = (
-            None if part is None else part[client] for part in (self.shift, self.length, self.counted)
-        )
+        parts = self.shift, self.length, self.counted
+        shift, length, counted = (None if part is None else part[client] for part in parts)
         return replace(self, index=self.index[client], shift=shift, length=length, counted=counted)
 
     def to(self, device: torch.device) -> Schedule:
@@ -217,11 +216,11 @@ def schedule(
     widest = int(n.max())
     width = min(batch_size, widest)
     most = -(-widest // width)  # batches in the longest epoch
-    each = -(-n[:, 0] // width)  # [M, 1], in an epoch of each client
+    counts = -(-n[:, 0] // width)  # [M, 1], in an epoch of each client
     if drop_single and width > 1:
-        each = each - ((each > 1) & (n[:, 0] % width == 1))
+        counts = counts - ((counts > 1) & (n[:, 0] % width == 1))
     if steps is not None:
-        epochs = int((-(-steps // each)).max())
+        epochs = int((-(-steps // counts)).max())
     place = np.arange(widest)  # within an epoch
     position = np.arange(epochs)[:, None] * n + place  # within the client's round: [M, E, W]
     padding = np.broadcast_to(place >= n, position.shape)
@@ -234,7 +233,7 @@ def schedule(
     index[:, :, :widest] = order
     index = index.reshape(len(n), epochs * most, width)
     batch = np.arange(epochs * most)
-    index[batch % most >= each] = -1
+    index[batch % most >= counts] = -1
     shift = None
     if k := len(chances):
         lots = bits(seed, t, ids, SHIFT, position[..., None] * k + np.arange(k))
@@ -243,8 +242,8 @@ def schedule(
         shift = shift.reshape(*index.shape, k)
     if steps is not None:
         step = np.arange(steps)
-        taken = (step // each * most + step % each)[:, :, None]  # the batches one after another, without the gaps
+        taken = (step // counts * most + step % counts)[:, :, None]  # the batches one after another, without the gaps
         index = np.take_along_axis(index, taken, 1)
         shift = None if shift is None else np.take_along_axis(shift, taken[..., None], 1)
-    length = None if steps is None else torch.from_numpy(each[:, 0])
+    length = None if steps is None else torch.from_numpy(counts[:, 0])
     return Schedule(torch.from_numpy(index), None if shift is None else torch.from_numpy(shift), epochs, length)

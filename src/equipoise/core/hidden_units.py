@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.core.copies import copied
+from equipoise.core.copies import copied, tensors
 from equipoise.core.model import Model, narrow
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -70,16 +70,11 @@ class Neurons:
                     _claim(self._rows, tensor, k, group, name, 0)
             for name in group.columns:
                 _claim(self._columns, _weight(group, name, modules[name]), k, group, name, 1)
-        vector = (
-            *zip(model.names, model.shapes, strict=True),
-            *zip(model.buffer_names, model.buffer_shapes, strict=True),
-        )
-        tensors = dict(model.net.named_parameters()) | dict(model.net.named_buffers())
-        ends = [(self._rows.get(id(tensors[name])), self._columns.get(id(tensors[name]))) for name, _ in vector]
-        at, self._plan = 0, []
-        for (_, shape), (row, column) in zip(vector, ends, strict=True):
-            self._plan.append((at, at + shape.numel(), shape, row, column))
-            at += shape.numel()
+        by_name, start, self._plan = tensors(model.net), 0, []
+        for name, shape in zip(model.tensors, (*model.shapes, *model.buffer_shapes), strict=True):
+            stop, key = start + shape.numel(), id(by_name[name])
+            self._plan.append((start, stop, shape, self._rows.get(key), self._columns.get(key)))
+            start = stop
 
     def __repr__(self) -> str:
         return f"Neurons({', '.join(f'{g.name}: {g.size}' for g in self.groups)})"
@@ -110,9 +105,9 @@ class Neurons:
         for start, stop, shape, row, column in self._plan:
             mask = None
             if row is not None and rows is not None:
-                mask = _spread(rows[row[0]], row[1])[..., :, None, None]
+                mask = rows[row[0]].repeat_interleave(row[1], -1)[..., :, None, None]
             if column is not None and columns is not None:
-                other = _spread(columns[column[0]], column[1])[..., None, :, None]
+                other = columns[column[0]].repeat_interleave(column[1], -1)[..., None, :, None]
                 mask = other if mask is None else mask & other
             if mask is not None:
                 cut = (shape[0], shape[1] if column is not None else 1, -1)
@@ -155,10 +150,7 @@ class Neurons:
         net = copied(self.model.net)
         for name, module in net.named_modules():
             original = modules[name]
-            for attribute, tensor in (
-                *original.named_parameters(recurse=False),
-                *original.named_buffers(recurse=False),
-            ):
+            for attribute, tensor in tensors(original, recurse=False).items():
                 row, column = self._rows.get(id(tensor)), self._columns.get(id(tensor))
                 if row is None and column is None:
                     continue
@@ -181,10 +173,6 @@ def _remade(model: Model, groups: Sequence[Group], left_out: Mapping[str, str], 
     return neurons
 
 
-def _spread(kept: Tensor, times: int) -> Tensor:
-    return kept if times == 1 else kept.repeat_interleave(times, -1)
-
-
 def _run(places: Tensor, times: int) -> Tensor:
     """Entries [k * times] that belong to the units at ``places`` [k]."""
     return (places[:, None] * times + torch.arange(times, device=places.device)).flatten()
@@ -192,8 +180,7 @@ def _run(places: Tensor, times: int) -> Tensor:
 
 def own_tensors(module: nn.Module) -> list[Tensor]:
     """The floating parameters and buffers of a module itself, without numbers and without those of modules inside it."""
-    tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return [t for t in tensors if t.is_floating_point() and t.dim()]
+    return [t for t in tensors(module, recurse=False).values() if t.is_floating_point() and t.dim()]
 
 
 def _weight(group: Group, name: str, module: nn.Module) -> Tensor:
@@ -215,8 +202,8 @@ def _claim(taken: dict[int, Cut], tensor: Tensor, k: int, group: Group, name: st
         )
     claim = (k, tensor.shape[dim] // group.size)
     if taken.setdefault(id(tensor), claim) != claim:
-        what = ("made", "read")[dim]
-        raise ValueError(f"Group {group.name!r}: the units {what} by {name!r} belong to another group already.")
+        verb = ("made", "read")[dim]
+        raise ValueError(f"Group {group.name!r}: the units {verb} by {name!r} belong to another group already.")
 
 
 def _resize(module: nn.Module, attribute: str, small: Tensor, rows: bool, columns: bool) -> None:

@@ -10,7 +10,7 @@ from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -258,18 +258,18 @@ def _masked(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[Blo
     if mask is None:
         yield from ((part, rows[:, part], None) for part in parts)
         return
-    held = rows.new_empty(2, len(rows), parts[0].stop - parts[0].start)
+    space = rows.new_empty(2, len(rows), parts[0].stop - parts[0].start)
     for part in parts:
-        c, u = held[:, :, : part.stop - part.start]
+        c, u = space[:, :, : part.stop - part.start]
         c.copy_(_bytes(mask, part))
         yield part, torch.mul(c, rows[:, part], out=u), c
 
 
 def _doubled(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[tuple[slice, Tensor]]:
     """The place of each block, and its (masked) columns in float64; the next block overwrites them."""
-    held = rows.new_empty(len(rows), parts[0].stop - parts[0].start, dtype=torch.float64)
+    space = rows.new_empty(len(rows), parts[0].stop - parts[0].start, dtype=torch.float64)
     for part, u, _ in _masked(rows, mask, parts):
-        yield part, held[:, : u.shape[1]].copy_(u)
+        yield part, space[:, : u.shape[1]].copy_(u)
 
 
 def _total(sums: Sequence[Tensor]) -> Tensor:
@@ -284,20 +284,13 @@ def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tenso
     """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
     w, exact = weights.to(updates.dtype), weights.detach().double()
     step = torch.empty_like(updates[0])
-    kept = mask.bits if isinstance(mask, Bits) else mask if mask is not None and mask.dtype == torch.bool else None
-    fast = loops(updates) if kept is not None and kept.is_contiguous() else None
+    entries = mask.bits if isinstance(mask, Bits) else mask if mask is not None and mask.dtype == torch.bool else None
+    fast = loops(updates) if entries is not None and entries.is_contiguous() else None
 
     def some(parts: list[slice]) -> None:
-        if fast is not None and kept is not None:
-            place = parts[0].start, parts[-1].stop
-            fast.masked_mean(
-                as_rows(updates),
-                kept.view(torch.uint8).numpy(),
-                isinstance(mask, Bits),
-                exact.numpy(),
-                *place,
-                step.numpy(),
-            )
+        if fast is not None and entries is not None:
+            place, marks = (parts[0].start, parts[-1].stop), entries.view(torch.uint8).numpy()
+            fast.masked_mean(as_rows(updates), marks, isinstance(mask, Bits), exact.numpy(), *place, step.numpy())
         else:
             for part, u, c in _masked(updates, mask, parts):
                 step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, exact)
@@ -329,8 +322,8 @@ def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
 
     def some(parts: list[slice]) -> None:
         for part in parts:
-            kept = ascending(rows[:, part])[cut : len(rows) - cut]
-            step[part] = _downwards(kept.double()) / len(kept)
+            middle = ascending(rows[:, part])[cut : len(rows) - cut]
+            step[part] = _downwards(middle.double()) / len(middle)
 
     over_columns(some, rows)
     return step
@@ -380,28 +373,28 @@ def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] =
     return total if layout else total[:, 0]
 
 
-def dots(rows: Tensor, vector: Tensor) -> Tensor:
-    """Inner product of each row of [M, P] with ``vector`` [P], in float64: [M]."""
+def _accumulated(
+    rows: Tensor, mask: Mask | None, lead: tuple[int, ...], add: Callable[[Tensor, slice, Tensor], object]
+) -> Tensor:
+    """The total [*lead, M] of what ``add(total, part, block)`` adds for every block of the (masked) rows, in float64."""
 
     def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        for part, u in _doubled(rows, None, parts):
-            total.addmv_(u, vector[part].double())
+        total = torch.zeros(*lead, len(rows), dtype=torch.float64, device=rows.device)
+        for part, u in _doubled(rows, mask, parts):
+            add(total, part, u)
         return total
 
     return _total(over_columns(some, rows))
+
+
+def dots(rows: Tensor, vector: Tensor) -> Tensor:
+    """Inner product of each row of [M, P] with ``vector`` [P], in float64: [M]."""
+    return _accumulated(rows, None, (), lambda total, part, u: total.addmv_(u, vector[part].double()))
 
 
 def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
     """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]."""
-
-    def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-        for _, u in _doubled(rows, mask, parts):
-            total.addmm_(u, u.T)
-        return total
-
-    return _total(over_columns(some, rows))
+    return _accumulated(rows, mask, (len(rows),), lambda total, part, u: total.addmm_(u, u.T))
 
 
 def square_distances(rows: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
@@ -434,14 +427,11 @@ def _square_distances(
 ) -> Tensor:
     """Squared distances to K ``centres``, each given by its part at a block and the block itself: [K, M]."""
 
-    def some(parts: list[slice]) -> Tensor:
-        total = torch.zeros(K, len(rows), dtype=torch.float64, device=rows.device)
-        for part, u in _doubled(rows, mask, parts):
-            for distances, centre in zip(total, centres(part, u), strict=True):
-                distances += (u - centre).square_().sum(1)
-        return total
+    def add(total: Tensor, part: slice, u: Tensor) -> None:
+        for distances, centre in zip(total, centres(part, u), strict=True):
+            distances += (u - centre).square_().sum(1)
 
-    return _total(over_columns(some, rows))
+    return _accumulated(rows, mask, (K,), add)
 
 
 def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:
@@ -456,9 +446,8 @@ def ascending(x: Tensor) -> Tensor:
     """The entries of ``x`` [n], or of each column of ``x`` [M, n], from the least to the largest; none may be NaN."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is four to fifteen times as fast
         y = x.detach().numpy()
-        return torch.from_numpy(
-            _exchanged(y) if y.ndim == 2 and len(y) <= FEW and y.shape[1] >= LONG else np.sort(y, 0)
-        )
+        wide = y.ndim == 2 and len(y) <= FEW and y.shape[1] >= LONG
+        return torch.from_numpy(_exchanged(y) if wide else np.sort(y, 0))
     return x.detach().sort(0).values
 
 
@@ -507,11 +496,10 @@ def put(table: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
     return rows if all_rows(table, ids) else table.index_copy(0, ids, rows)
 
 
-Sparsify = Literal["exact_layer", "released_layer", "paper_global"]
 SLACK = 1e-12  # relative; for the rounding error of a share such as 1 or 3 / n
 
 
-def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[int], form: Sparsify) -> Tensor:
+def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[int], form: str) -> Tensor:
     r"""Add to row m of ``rows`` [M, G] the share :math:`q_m` of ``vector`` [P] that is largest in size; P <= G.
 
     ``share`` is q [M] in [0, 1], ``layout`` the sizes of the tensors, ``form`` how many of their entries that is:

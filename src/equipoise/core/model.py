@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equipoise.core.copies import NetworkError, Place, Watch, copied, named, unused
+from equipoise.core.copies import NetworkError, Place, Watch, copied, named, tensors, unused
 from equipoise.core.observation import Observation
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.batch import Inputs
@@ -87,7 +87,8 @@ class Model:
         values = [t.detach() if t.is_floating_point() else self.written(t, dtype) for t in tensors]
         self.initial = torch.cat([*map(torch.flatten, values)]).clone()
         self.layer = torch.repeat_interleave(torch.tensor([*self.layout, *self.buffer_layout]))
-        self.head_name = head if head is not None or observed is not None else self._last_linear()
+        last_linear = next(reversed(self._modules_of(nn.Linear)), None)
+        self.head_name = head if head is not None or observed is not None else last_linear
         if head is not None:
             self._check_module(head)
         self.norm = self.inside(_BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -116,10 +117,6 @@ class Model:
         self.layout = tuple(p.numel() for p in parameters.values())
         self.buffer_layout = tuple(b.numel() for b in buffers.values())
         self.n_params = sum(self.layout)
-
-    def _last_linear(self) -> str | None:
-        """The name of the last linear layer, which is taken for the classifier."""
-        return next(reversed(self._modules_of(nn.Linear)), None)
 
     def _modules_of(self, *kinds: type[nn.Module]) -> dict[str, Any]:
         """The modules of some kinds, by their names in the order of the network."""
@@ -184,8 +181,8 @@ class Model:
         numbers = (part / UNIT).round()
         if dtype == torch.bool:
             return numbers > 0
-        most, held = self.most, torch.iinfo(dtype)
-        return numbers.clamp(max(held.min, -most), min(held.max, most)).to(dtype)
+        most, limits = self.most, torch.iinfo(dtype)
+        return numbers.clamp(max(limits.min, -most), min(limits.max, most)).to(dtype)
 
     def require_exact(self, trained: Tensor) -> None:
         """Require that whole numbers in models [..., G] are still exact.
@@ -194,14 +191,10 @@ class Model:
         ------
         NetworkError : naming the buffer.
         """
-        if not self.whole or not bool((trained[..., -self.n_whole :].abs() >= self.most * UNIT).any()):
+        if not self.whole or not bool((beyond := trained[..., -self.n_whole :].abs() >= self.most * UNIT).any()):
             return
-        parts = trained[..., -self.n_whole :].split([n for *_, n in self.counts], -1)
-        large = [
-            name
-            for (name, *_), part in zip(self.counts, parts, strict=True)
-            if bool((part.abs() >= self.most * UNIT).any())
-        ]
+        parts = beyond.split([n for *_, n in self.counts], -1)
+        large = [name for name, part in zip(self.whole, parts, strict=True) if bool(part.any())]
         raise NetworkError(
             f"{some(large)} of the network has come to {self.most} or more, beyond which "
             f"{str(trained.dtype).removeprefix('torch.')} does not hold whole numbers exactly. Use net.double()."
@@ -264,11 +257,8 @@ class Model:
         """The network's state dictionary at a whole vector [G]; tensors that are not in it have their initial value."""
         state = {n: t.detach().clone() for n, t in self.net.state_dict().items()}
         parts = self.parts(vector[: self.n_params].detach(), vector[self.n_params :].detach())
-        shared = {id(p): n for n, p in self.net.named_parameters()} | {id(b): n for n, b in self.net.named_buffers()}
-        for name, tensor in (
-            *self.net.named_parameters(remove_duplicate=False),
-            *self.net.named_buffers(remove_duplicate=False),
-        ):
+        shared = {id(tensor): name for name, tensor in tensors(self.net).items()}
+        for name, tensor in tensors(self.net, remove_duplicate=False).items():
             if (first := shared[id(tensor)]) in parts and name in state:
                 state[name] = parts[first].clone().to(state[name].device)
         return state
@@ -321,28 +311,6 @@ def channels_last(x: Tensor) -> Tensor:
     """
     last = x.movedim(1, -1)
     return last.flatten().view(last.shape).movedim(-1, 1)
-
-
-class Evaluator(Protocol):
-    """The network at given vectors: of one client ``[P]``, or of a stack ``[m, P]``."""
-
-    @property
-    def model(self) -> Model:
-        """The network."""
-
-    def forward(self, theta: Tensor, buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
-        """Logits [..., B, C] and features [..., B, D] in eval mode, without gradient."""
-
-    def gradient(
-        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
-    ) -> Tensor:
-        """Gradient [..., P] of the objective; in training mode the BatchNorm statistics in ``buffers`` move."""
-
-    def cut(self, theta: Tensor) -> Sequence[Tensor]:
-        """Parts [..., p] of ``theta`` [..., P], as views, in the order of :meth:`gradients`."""
-
-    def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
-        """Gradient of the objective in parts [..., p], in training mode: the form that makes a step cheapest."""
 
 
 class _Features:
@@ -400,18 +368,18 @@ class Bound:
     def gradient(
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
-        """Gradient [P]. The result is overwritten by the next call."""
+        """Gradient [P] of the objective, overwritten by the next call; in training mode the BatchNorm statistics in ``buffers`` move."""
         parts = self._parts(theta, buffers, x, objective, train)
         with torch.no_grad():  # PyTorch 2.6 gives zeros that require gradients where the loss does not use a tensor
             return torch.cat(parts, out=self.flat)
 
     def cut(self, theta: Tensor) -> Sequence[Tensor]:
-        """The tensors of the network, flat."""
+        """The tensors of the network, flat, as views, in the order of :meth:`gradients`."""
         parts: tuple[Tensor, ...] = theta.split(self.model.layout)
         return parts
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
-        """Gradient of each tensor of the network, flat."""
+        """Gradient of each tensor of the network, flat, in training mode: the form that makes a step cheapest."""
         return self._parts(theta, buffers, x, objective, True)
 
     def _parts(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool) -> list[Tensor]:
@@ -430,7 +398,7 @@ class _View:
         self.net = copied(model.net)
         model.train(self.net, True)
         self.features = _Features(self.net, model.head_name)
-        every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        every = tensors(self.net)
         self.parameters = [every[n] for n in model.names]
         n_floating = len(model.buffer_names) - len(model.whole)
         self.buffers = [every[n] for n in model.buffer_names[:n_floating]]
@@ -450,15 +418,13 @@ class _View:
             for b, part in zip(self.buffers, floating.split([b.numel() for b in self.buffers]), strict=True):
                 b.data = part.view(b.shape)
         if self.counts:
-            for b, part in zip(
-                self.counts, buffers[self.floating :].split([b.numel() for b in self.counts]), strict=True
-            ):
+            parts = buffers[self.floating :].split([b.numel() for b in self.counts])
+            for b, part in zip(self.counts, parts, strict=True):
                 b.copy_(self.model.read(part, b.dtype).view(b.shape))
         if self.net.training != train:
             self.model.train(self.net, train)
-        return self.model.seen(
-            self.net, channels_last(x) if self.model.channels_last and isinstance(x, Tensor) else x, self.features
-        )
+        x = channels_last(x) if self.model.channels_last and isinstance(x, Tensor) else x
+        return self.model.seen(self.net, x, self.features)
 
     @torch.no_grad()
     def settle(self, buffers: Tensor, train: bool) -> None:
@@ -481,10 +447,8 @@ class Stacked:
         self._renew()
         self.unused = unused(self.net)
         self.late = set[str]()  # what is in no vector and still changes
-        taken = {*model.names, *model.buffer_names}
-        every = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
-        self.flat = torch.empty(0)
-        self.constants = {n: t.detach() for n, t in every.items() if n not in taken}
+        self.flat, taken = torch.empty(0), {*model.tensors}
+        self.constants = {n: t.detach() for n, t in tensors(self.net).items() if n not in taken}
 
     def _renew(self) -> None:
         self.net = copied(self.model.net)
@@ -503,7 +467,7 @@ class Stacked:
     def _call(self, parts: dict[str, Tensor], buffers: Tensor, x: Inputs) -> tuple[Tensor, Tensor]:
         replaced = self.model.observed.replaced if self.net.training else ()
 
-        def one(
+        def single(
             parts: dict[str, Tensor], constants: dict[str, Tensor], batch: Inputs
         ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
             tensors = {**parts, **constants}  # in which functional_call puts what the network replaces
@@ -515,7 +479,7 @@ class Stacked:
         order = torch.contiguous_format
         parts = {n: p.clone(memory_format=order) if n in self.model.buffer_names else p for n, p in parts.items()}
         out: tuple[Tensor, Tensor]
-        out, new = vmap(one, in_dims=(0, None, 0))(parts, constants, aligned(x))
+        out, new = vmap(single, in_dims=(0, None, 0))(parts, constants, aligned(x))
         if self.net.training and self.model.buffer_names:
             flat = {n: _flat(new.get(n, parts[n]).detach()) for n in self.model.buffer_names}
             flat |= {n: self.model.written(flat[n], buffers.dtype) for n in self.model.whole}
@@ -550,6 +514,9 @@ class Stacked:
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """The gradients [m, P]."""
         return (self.gradient(theta, buffers, x, objective),)
+
+
+Evaluator = Bound | Stacked  # the network at vectors of one client [P], or of a stack [m, P]
 
 
 def refuse(changed: Sequence[Place]) -> None:

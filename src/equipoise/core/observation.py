@@ -102,23 +102,18 @@ def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> 
     moved = [n for n, (p, where) in memory.items() if now.get(n) is not p or p.data_ptr() != where]
     refused = {fault.place.path for fault in faults}
     faults += [Fault(Place.of(n, "parameter"), *_MADE["parameter"]) for n in moved if n not in refused]
-    faults += [
-        Fault(Place("", n, "class attribute"), *_MADE["class"])
-        for n, v in class_attributes(net).items()
-        if n in shared and not same(shared[n], v)
-    ]
+    renewed = [n for n, v in class_attributes(net).items() if n in shared and not same(shared[n], v)]
+    faults += [Fault(Place("", n, "class attribute"), *_MADE["class"]) for n in renewed]
     after = {n: b.detach().clone() for n, b in copy.named_buffers() if b.is_floating_point()}
     present = dict(copy.named_buffers(remove_duplicate=False))
     replaced = tuple(n for n, b in buffers.items() if present.get(n) is not b)
     if not faults:
         faults = _remembered(net, copy, x, other, logits, attributes, train)
     if faults:
-        raise NetworkError(
-            _refusal(net, x, faults, train), harmless=f"what it keeps: {some([str(fault.place) for fault in faults])}"
-        )
-    return _Seen(
-        logits, calls, after, random, tuple(whole), replaced, frozenset((p.module, p.name) for p in attributes)
-    )
+        places = some([str(fault.place) for fault in faults])
+        raise NetworkError(_refusal(net, x, faults, train), harmless=f"what it keeps: {places}")
+    caches = frozenset((place.module, place.name) for place in attributes)
+    return _Seen(logits, calls, after, random, tuple(whole), replaced, caches)
 
 
 def _mixes(net: nn.Module, x: Inputs, other: Inputs, training: _Seen) -> bool:
@@ -179,11 +174,8 @@ _MADE = {  # by the kind of a place: what is done to it, and what to do
 def _changed(net: nn.Module, copy: nn.Module, train: bool) -> tuple[list[Fault], list[Place], list[str]]:
     """What a step has changed in a copy: faults, attributes, and the names of buffers of whole numbers."""
     frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
-    renormed = [
-        Place(n, "weight", "parameter")
-        for n, m in net.named_modules()
-        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.max_norm is not None
-    ]
+    embeddings = [(n, m) for n, m in net.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    renormed = [Place(n, "weight", "parameter") for n, m in embeddings if m.max_norm is not None]
     faults = [Fault(place, *_MADE["max_norm"]) for place in renormed]
     attributes, whole = list[Place](), list[str]()
     buffers, idle = dict(net.named_buffers()), unused(net)
@@ -206,11 +198,8 @@ def _buffer_fault(net: nn.Module, copy: nn.Module, place: Place, train: bool) ->
     if before is None or after is None or before.shape != after.shape or before.dtype != after.dtype:
         shape = "none" if after is None else f"{str(after.dtype).removeprefix('torch.')} {list(after.shape)}"
         old = "none" if before is None else f"{str(before.dtype).removeprefix('torch.')} {list(before.shape)}"
-        return Fault(
-            place,
-            f"{old} before a step and {shape} after it",
-            "Register a buffer in __init__, with the shape and dtype that it keeps.",
-        )
+        change = f"{old} before a step and {shape} after it"
+        return Fault(place, change, "Register a buffer in __init__, with the shape and dtype that it keeps.")
     if not train:
         return Fault(place, "changed in evaluation, which must change nothing", "Change it only if self.training.")
     if place.name in named(net, place.module)._non_persistent_buffers_set:
@@ -271,11 +260,8 @@ def _refusal(net: nn.Module, x: Inputs, faults: list[Fault], train: bool) -> str
     """One message about all that a network may not change."""
     changes = [f"{fault.place} ({fault.how})" for fault in faults]
     todo = list(dict.fromkeys(fault.todo for fault in faults))[:3]
-    if (
-        train
-        and all(fault.how != _MADE["max_norm"][0] for fault in faults)
-        and _settles(net, x, {fault.place for fault in faults})
-    ):
+    renormed = any(fault.how == _MADE["max_norm"][0] for fault in faults)
+    if train and not renormed and _settles(net, x, {fault.place for fault in faults}):
         todo = ["It changes in the first step only: call the network once before, net.train()(x), and give it then."]
     return f"The network keeps what is not part of a client's model: {some(changes)}. {' '.join(todo)}"
 
@@ -302,11 +288,8 @@ def _refuse_single(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> Non
     if not isinstance(x, Tensor) or x.dim() < 2:
         return
     if isinstance(module, nn.GroupNorm):
-        n, kind, todo = (
-            x[0].numel() // module.num_groups,
-            f"GroupNorm of {module.num_groups} groups",
-            "Take fewer groups",
-        )
+        groups, todo = module.num_groups, "Take fewer groups"
+        n, kind = x[0].numel() // groups, f"GroupNorm of {groups} groups"
     else:
         shape = torch.Size(module.normalized_shape)  # type: ignore[arg-type]
         n, kind, todo = shape.numel(), f"LayerNorm over {list(shape)}", "Normalise over the features"
@@ -406,8 +389,8 @@ def _after(net: nn.Module, name: str, x: Inputs, other: Inputs, output: Any) -> 
     try:
         expected, _ = _step(copy, x, False)
         hook.remove()
-        kept = given[-1].detach().requires_grad_()
-        named(copy, name).register_forward_hook(lambda _, inputs, out: kept)
+        leaf = given[-1].detach().requires_grad_()
+        named(copy, name).register_forward_hook(lambda _, inputs, out: leaf)
         logits, _ = _step(copy, other, True)
         if len(given) != 1 or not logits.requires_grad or not same(logits, expected):
             return None

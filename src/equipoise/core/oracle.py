@@ -100,8 +100,8 @@ class Oracle:
         width = max(1, at_once(self.source, EVALUATION_BATCH) // max(1, index.shape[-1] * self.source.sizes.numel()))
         for some in index.split(width, -2):  # several batches in one pass
             batch = self.source.batch(some.clamp(min=0).flatten(-2), None)
-            each = self.task.losses(self.evaluator.forward(theta, buffers, batch.x)[0], batch.y).double()
-            losses.append((each.view(some.shape) * (some >= 0)).sum(-1))
+            sample_losses = self.task.losses(self.evaluator.forward(theta, buffers, batch.x)[0], batch.y).double()
+            losses.append((sample_losses.view(some.shape) * (some >= 0)).sum(-1))
         return torch.cat(losses, -1) / exists.sum(-1).clamp(min=1), exists.any(-1)
 
     def class_counts(self, n_classes: int) -> Tensor:
@@ -176,12 +176,12 @@ class Oracle:
         """Distance that these steps move the parameters along a constant unit gradient [..., 1], or each of them [..., P]."""
         return self.solver.travel(self.steps.double())
 
-    def solve(self, start: Tensor, *terms: Any, **how: Any) -> Tensor:
+    def solve(self, start: Tensor, *terms: Any, **options: Any) -> Tensor:
         """Train from a whole vector ``start`` [..., G] through the batches of this visit: the trained vector [..., G].
 
         It takes what :meth:`train` takes, which also gives the loss.
         """
-        return self.train(start, *terms, **how)[0]
+        return self.train(start, *terms, **options)[0]
 
     def train(
         self,

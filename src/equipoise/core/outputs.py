@@ -45,9 +45,8 @@ class Outputs:
         """What a model gives for samples in several parts."""
         if len(parts) == 1:
             return parts[0]
-        values, predicted, y = (
-            torch.cat(each) for each in zip(*((part.values, part.predicted, part.y) for part in parts), strict=True)
-        )
+        columns = zip(*((part.values, part.predicted, part.y) for part in parts), strict=True)
+        values, predicted, y = (torch.cat(column) for column in columns)
         A = max(0 if part.s is None else part.s.shape[-1] for part in parts)
         unknown = (y.new_full((len(part.y), A), -1, dtype=torch.int64) for part in parts)
         s = [rows if part.s is None else part.s for part, rows in zip(parts, unknown, strict=True)]
@@ -93,8 +92,8 @@ class Outputs:
         """The main measure, the loss, the number of samples, and other measures, with which the task may test whether the model is of use."""
         score = self.tally.score(measures) | self.task.whole(self.values, self.predicted, self.y, measures)
         score |= {} if self.person is None else self._person_score(self.person, score)
-        if measures and (why := self.task.useless(self.values, self.predicted, self.y)) is not None:
-            score["useless"] = why
+        if measures and (reason := self.task.useless(self.values, self.predicted, self.y)) is not None:
+            score["useless"] = reason
         return cast(Score, {key: score[key] for key in Score.__annotations__ if key in score})  # type: ignore[literal-required]
 
     def _person_score(self, person: Tensor, score: Score) -> Score:
@@ -114,7 +113,7 @@ class Outputs:
         leaves = (self.predicted, self.y, torch.zeros_like(self.y), self.person)
         predicted, y, value, person = (None if x is None else x.cpu().numpy() for x in leaves)
         sums = self.task.sums.sums_by_value(predicted, y, value, 1, self.values.shape[-1], person)  # type: ignore[arg-type]
-        return {key: of_value[0] for key, of_value in cast(Mapping[str, Any], sums).items()}
+        return {key: sums_of_value[0] for key, sums_of_value in cast(Mapping[str, Any], sums).items()}
 
 
 def _persons(parts: Sequence[Outputs]) -> Tensor | None:
@@ -125,7 +124,7 @@ def _persons(parts: Sequence[Outputs]) -> Tensor | None:
     first, n = 1 + max(int(person.max()) for person in named), sum(len(part.y) for part in parts)
     unnamed = torch.arange(first, first + n, device=named[0].device)
     rows = unnamed.split([len(part.y) for part in parts])
-    return torch.cat([each if part.person is None else part.person for part, each in zip(parts, rows, strict=True)])
+    return torch.cat([own if part.person is None else part.person for part, own in zip(parts, rows, strict=True)])
 
 
 def overlapping(parts: Sequence[Outputs]) -> bool:
@@ -138,11 +137,8 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
     """The outputs of a whole vector [G] on each data set, computed by so many workers, on which no bit depends."""
     model, random = bound.model, bound.model.random or any(d.content is None for d in sets)
     width = [at_once(d, EVALUATION_BATCH) for d in sets]
-    blocks = [
-        (d, rows)
-        for d, w in zip(sets, width, strict=True)
-        for rows in torch.arange(d.size, device=vector.device).split(w)
-    ]
+    parts = [torch.arange(d.size, device=vector.device).split(w) for d, w in zip(sets, width, strict=True)]
+    blocks = [(d, rows) for d, several in zip(sets, parts, strict=True) for rows in several]
     n = 1 if random or vector.device.type != "cpu" else min(workers, len(blocks))
     used = {bound}
 
@@ -159,8 +155,8 @@ def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: i
 
     with seeded(0 if random else None):  # a data set or a transform may draw random numbers
         results = iter(run_in_order(blocks, make, n))
-    for each in used:
-        each.require_unchanged(vector)
-    every = [Outputs.joined(list(islice(results, -(-d.size // w)))) for d, w in zip(sets, width, strict=True)]
+    for evaluator in used:
+        evaluator.require_unchanged(vector)
+    every = [Outputs.joined(list(islice(results, len(several)))) for several in parts]
     people = [None if d.people is None else torch.from_numpy(d.people).to(vector.device) for d in sets]
     return [replace(outputs, person=person) for outputs, person in zip(every, people, strict=True)]

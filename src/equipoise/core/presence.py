@@ -61,9 +61,8 @@ class Presence:
         fails = (draws.uniform(self.seed, t, self.keys, draws.DROPOUT) < self.dropout)[asked]
         slow = self.late[asked] & ~fails
         lost = {"absent": np.flatnonzero(~present), "late": asked[slow], "dropped": asked[fails]}
-        return torch.from_numpy(asked[~(fails | slow)]), cast(
-            Record, {kind: ids.tolist() for kind, ids in lost.items()}
-        )
+        counted = torch.from_numpy(asked[~(fails | slow)])
+        return counted, cast(Record, {kind: ids.tolist() for kind, ids in lost.items()})
 
 
 def keys_of(names: Sequence[str]) -> tuple[int, ...]:

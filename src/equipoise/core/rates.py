@@ -178,11 +178,7 @@ class LayerRates:
     sizes: tuple[int, ...]
 
 
-SCHEDULES: dict[str, type[Cosine] | type[Step] | type[Exponential]] = {
-    "cosine": Cosine,
-    "step": Step,
-    "exponential": Exponential,
-}
+SCHEDULES = {kind.__name__.lower(): kind for kind in (Cosine, Step, Exponential)}
 Schedule = Cosine | Step | Exponential | Function
 Rate = float | Schedule | Layers | LayerRates
 RateLike = Rate | str | Mapping[str, Any] | Callable[[int], float]  # as :func:`rate` takes it
@@ -336,11 +332,10 @@ def check_rounds(lr: Rate, rounds: int) -> None:
     ------
     ValueError : see :func:`at`; a warm-up that is as long as the run, or longer.
     """
-    for each in [r for _, r in lr.rates] if isinstance(lr, Layers) else [lr]:
-        if isinstance(each, Cosine) and each.warmup >= min(rounds, each.rounds or rounds):
+    for part in [r for _, r in lr.rates] if isinstance(lr, Layers) else [lr]:
+        if isinstance(part, Cosine) and part.warmup >= (last := min(rounds, part.rounds or rounds)):
             raise ValueError(
-                f"lr {text(each)}: a warm-up of {each.warmup} rounds leaves none of {min(rounds, each.rounds or rounds)}. "
-                "Make it shorter."
+                f"lr {text(part)}: a warm-up of {part.warmup} rounds leaves none of {last}. Make it shorter."
             )
     if not isinstance(lr, float):
         for t in range(rounds):

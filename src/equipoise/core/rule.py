@@ -15,22 +15,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from inspect import isfunction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
 from equipoise.core import client_rows as rows, maths
+from equipoise.core.hidden_units import Neurons
+from equipoise.core.model import Model
+from equipoise.core.oracle import Oracle
+from equipoise.core.solver import Solver
 from equipoise.core.task import Gradient as Gradient, Out as Out
 from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields
 from equipoise.system.suggestions import near, unknown
-
-if TYPE_CHECKING:
-    from equipoise.core.hidden_units import Neurons
-    from equipoise.core.model import Model
-    from equipoise.core.oracle import Oracle
-    from equipoise.core.solver import Solver
 
 State = dict[str, Tensor]
 Needed = TypeVar("Needed")
@@ -330,30 +328,26 @@ class Bounds:
 
 
 # what a rule may declare, and in words what it then sets
-OWNS: Mapping[str, str] = MappingProxyType(
-    {
-        "weights": "the weights of the clients",
-        "updates": "what the server takes for each update",
-        "mask": "which parameters count",
-        "start": "where training starts",
-        "direction": "the direction of the step",
-        "step": "the step of the server",
-        "gradient": "where the gradient is taken",
-        "submodel": "which part of the network a client gets",
-        "upload": "what a client sends",
-        "reward": "what each client gets back",
-        "use": "what a client does to its model before it predicts",
-        "decision": "which class is predicted",
-    }
-)
-WORDS: Mapping[str, Sequence[str]] = MappingProxyType(
-    {
-        "owns": (*OWNS,),
-        "needs": ("validation", "contribution", "contribution_on_test", "neurons", "classes", "sensitive"),
-        "uses": ("features", "classifier"),
-        "sees": SEES,
-    }
-)
+OWNS: Mapping[str, str] = {
+    "weights": "the weights of the clients",
+    "updates": "what the server takes for each update",
+    "mask": "which parameters count",
+    "start": "where training starts",
+    "direction": "the direction of the step",
+    "step": "the step of the server",
+    "gradient": "where the gradient is taken",
+    "submodel": "which part of the network a client gets",
+    "upload": "what a client sends",
+    "reward": "what each client gets back",
+    "use": "what a client does to its model before it predicts",
+    "decision": "which class is predicted",
+}
+WORDS: Mapping[str, Sequence[str]] = {
+    "owns": (*OWNS,),
+    "needs": ("validation", "contribution", "contribution_on_test", "neurons", "classes", "sensitive"),
+    "uses": ("features", "classifier"),
+    "sees": SEES,
+}
 
 
 @dataclass(frozen=True)
@@ -564,7 +558,7 @@ class CatalogueEntry(NamedTuple):
     """One name of the catalogue: its rules, where they come from, named sets of hyper-parameters.
 
     ``values`` are the defaults of this name where they are not those of its rules (FedISM is FedISM+ with another radius).
-    ``remarks`` are added to the docstrings of the rules.
+    ``remarks`` are added to the docstrings of the rules. ``printed`` is the name in tables of papers, if not that of its rule.
     """
 
     rules: tuple[type[Rule], ...]
@@ -573,6 +567,12 @@ class CatalogueEntry(NamedTuple):
     presets: Mapping[str, Mapping[str, Any]] = {}
     values: Mapping[str, Any] = {}
     remarks: str = ""
+    printed: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in tables of papers."""
+        return self.printed or "+".join(rule.__name__ for rule in self.rules)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -603,13 +603,11 @@ HOOKS = tuple(  # in order of time
 
 def told(rules: Sequence[Rule], reports: Sequence[State]) -> list[State]:
     """The reports to all rules, without what stays with a client that is not simulated."""
-    return [
-        {k: x for k, x in report.items() if k not in rule.declared.stays}
-        for rule, report in zip(rules, reports, strict=True)
-    ]
+    pairs = zip(rules, reports, strict=True)
+    return [{k: x for k, x in report.items() if k not in rule.declared.stays} for rule, report in pairs]
 
 
-def needed(thing: Needed | None, what: str) -> Needed:
+def needed(thing: Needed | None, name: str) -> Needed:
     """``thing``, which a rule declared in :attr:`Declarations.needs`.
 
     Raises
@@ -617,7 +615,7 @@ def needed(thing: Needed | None, what: str) -> Needed:
     ValueError : it is None; a federation checks this before training.
     """
     if thing is None:
-        raise ValueError(f"The rule needs {what}, and there is none here.")
+        raise ValueError(f"The rule needs {name}, and there is none here.")
     return thing
 
 

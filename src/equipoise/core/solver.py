@@ -6,7 +6,7 @@ A vector comes in parts [..., p]: the tensors of the network as autograd gives t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -19,6 +19,7 @@ from equipoise.core.rates import LayerRates, Layers, RateLike
 from equipoise.system.ranges import check_fields, check_number, number
 
 HEAVY, TERMS = 0.999, 16  # momentum from which on few steps hardly differ from undamped ones; terms of their series
+plain_sgd = partial(sgd, fused=True, dampening=0, nesterov=False, maximize=False)
 Parts = Sequence[Tensor]
 Slots = dict[str, list[Tensor]]  # each with an entry for every part
 
@@ -96,11 +97,11 @@ def checked(solver: Any) -> Solver:
         return cast("Solver", solver)
     kind = solver if isinstance(solver, type) else type(solver)
     if issubclass(kind, torch.optim.Optimizer):
-        what = f"{kind.__name__} of PyTorch, which belongs to one network's tensors, but every client starts fresh"
+        described = f"{kind.__name__} of PyTorch, which belongs to one network's tensors, but every client starts fresh"
     else:
-        what = f"the class {kind.__name__}: write {kind.__name__}()" if kind is solver else repr(solver)
+        described = f"the class {kind.__name__}: write {kind.__name__}()" if kind is solver else repr(solver)
     raise TypeError(
-        f"solver must be one of equipoise, such as equipoise.SGD(lr=0.01) or equipoise.Adam(); found {what}."
+        f"solver must be one of equipoise, such as equipoise.SGD(lr=0.01) or equipoise.Adam(); found {described}."
     )
 
 
@@ -142,25 +143,16 @@ class SGD:
 
     def step(self, theta: Parts, gradient: Parts, slots: Slots) -> None:
         """Step in place; with one rate in one pass over the vectors."""
+        gradient = _clipped(gradient, self.clip)
         if isinstance(self.lr, LayerRates):
-            gradient = _clipped(gradient, self.clip)
             for k, (part, g, lr) in enumerate(zip(theta, gradient, _each(self.lr, theta), strict=True)):
                 g = g.add(part, alpha=self.weight_decay)
                 g = slots["momentum"][k].mul_(self.momentum).add_(g) if slots else g
                 part.sub_(lr * g)
             return
-        sgd(
-            list(theta),
-            _clipped(gradient, self.clip),
-            [*slots["momentum"]] if slots else [None] * len(theta),
-            fused=True,
-            lr=cast(float, self.lr),
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            dampening=0,
-            nesterov=False,
-            maximize=False,
-        )
+        momenta: list[Tensor | None] = [*slots["momentum"]] if slots else [None] * len(theta)
+        lr = cast(float, self.lr)
+        plain_sgd([*theta], gradient, momenta, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def travel(self, steps: Tensor) -> Tensor:
         r"""Distance along a constant unit gradient: :math:`\eta [K - \rho (1 - \rho^K)/(1 - \rho)] / (1 - \rho)`."""
@@ -213,9 +205,8 @@ class Adam:
         """Step in place."""
         b1, b2 = self.betas
         gradient = _clipped(gradient, self.clip)
-        parts = zip(
-            theta, gradient, slots["first"], slots["second"], slots["count"], _each(self.lr, theta), strict=True
-        )
+        moments = slots["first"], slots["second"], slots["count"]
+        parts = zip(theta, gradient, *moments, _each(self.lr, theta), strict=True)
         for part, g, first, second, count, lr in parts:
             if self.weight_decay and self.decoupled:
                 part.mul_(1 - lr * self.weight_decay)

@@ -16,6 +16,7 @@ from equipoise.metrics.groups import by_person, moments, people_of_rates
 from equipoise.records.record import Score, Sums
 
 Array = NDArray[Any]
+Persons = Array | None  # whom each sample is about; None: each is about another
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,7 @@ class Tally(ABC):
 
     @staticmethod
     @abstractmethod
-    def sums_by_value(
-        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
-    ) -> Sums:
+    def sums_by_value(predicted: Array, y: Array, value: Array, V: int, width: int, person: Persons = None) -> Sums:
         """Sums over the samples with each of V values of a sensitive attribute, given by ``value`` [n], also by ``person`` [n]; all in one pass."""
 
     def __add__(self, other: Self) -> Self:
@@ -133,27 +132,22 @@ class ClassTally(Tally):
         return cls(n, loss, right, true, chosen)
 
     @staticmethod
-    def sums_by_value(
-        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
-    ) -> Sums:
+    def sums_by_value(predicted: Array, y: Array, value: Array, V: int, width: int, person: Persons = None) -> Sums:
         """As :meth:`Tally.sums_by_value`, by class."""
 
         def counts(classes: Array, which: Array) -> list[list[int]]:
             cell = value[which] * width + classes[which]
             return np.bincount(cell, minlength=V * width).reshape(V, width).tolist()
 
-        sums: Sums = {
-            "right": counts(y, predicted == y),
-            "true": counts(y, y >= 0),
-            "chosen": counts(predicted, predicted >= 0),
-        }
+        true, chosen = counts(y, y >= 0), counts(predicted, predicted >= 0)
+        sums: Sums = {"right": counts(y, predicted == y), "true": true, "chosen": chosen}
         if person is not None:
             hit, ones = predicted == y, np.ones((len(y), width))
-            true, chosen = (each[:, None] == np.arange(width) for each in (y, predicted))
-            parts = np.stack([true & hit[:, None], true, chosen, ones, ones * hit[:, None]], -1).astype(float)
-            each = by_person(parts, value, person)
-            sums["persons"], products = moments(*each, V)
-            sums["moments"], sums["people"] = products.tolist(), people_of_rates(*each, V)
+            is_true, is_chosen = (classes[:, None] == np.arange(width) for classes in (y, predicted))
+            parts = np.stack([is_true & hit[:, None], is_true, is_chosen, ones, ones * hit[:, None]], -1).astype(float)
+            personal = by_person(parts, value, person)
+            sums["persons"], products = moments(*personal, V)
+            sums["moments"], sums["people"] = products.tolist(), people_of_rates(*personal, V)
         return sums
 
     @property
@@ -232,9 +226,7 @@ class NumberTally(Tally):
         return cls(n, loss, squares, absolute, nan, spread if sets == 1 else nan)
 
     @staticmethod
-    def sums_by_value(
-        predicted: Array, y: Array, value: Array, V: int, width: int, person: Array | None = None
-    ) -> Sums:
+    def sums_by_value(predicted: Array, y: Array, value: Array, V: int, width: int, person: Persons = None) -> Sums:
         """As :meth:`Tally.sums_by_value`."""
         error = predicted - y
         terms = {"squares": error**2, "absolute": np.abs(error), "error": error, "target": y}

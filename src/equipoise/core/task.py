@@ -99,8 +99,8 @@ class Task(ABC):
                 scores = sums_of_scores(p[finite], true[finite], value[finite], len(values))
                 sums_of_attribute["scores"] = scores.round(6).tolist()
                 large = np.stack([np.ones(finite.sum()), (p - true)[finite]], -1)
-                of_scores = moments(*by_person(large, value[finite], None if who is None else who[finite]), len(values))
-                sums_of_attribute["scored"], sums_of_attribute["bias"] = of_scores[0], of_scores[1].round(6).tolist()
+                scored = moments(*by_person(large, value[finite], None if who is None else who[finite]), len(values))
+                sums_of_attribute["scored"], sums_of_attribute["bias"] = scored[0], scored[1].round(6).tolist()
             if not rows.all():
                 sums_of_attribute["unknown"] = (
                     int((~rows).sum()) if persons is None else len({*persons[~rows].tolist()})
@@ -244,10 +244,8 @@ class Regression(Task):
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [..., B]."""
         centre, scale = self._unit()
-        losses: Tensor = LOSSES[self.loss](
-            outputs.squeeze(-1), ((y - centre) / scale).to(outputs.dtype), reduction="none"
-        )
-        return losses
+        targets = ((y - centre) / scale).to(outputs.dtype)
+        return LOSSES[self.loss](outputs.squeeze(-1), targets, reduction="none")
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """The predicted number of each sample [..., B], in the unit of the targets, float64."""
@@ -281,14 +279,11 @@ class Regression(Task):
                 "task='regression(centre=150, scale=80)'."
             )
         y = torch.cat([*targets]).double()
-        centre, spread = float(y.mean()), float(y.std(unbiased=False))
+        mean, spread = float(y.mean()), float(y.std(unbiased=False))
         if not spread:
-            raise ValueError(f"All targets are {centre:g}, so there is nothing to learn. Is it the right column?")
-        return replace(
-            self,
-            centre=centre if self.centre is None else self.centre,
-            scale=spread if self.scale is None else self.scale,
-        )
+            raise ValueError(f"All targets are {mean:g}, so there is nothing to learn. Is it the right column?")
+        centre = mean if self.centre is None else self.centre
+        return replace(self, centre=centre, scale=spread if self.scale is None else self.scale)
 
 
 LOSSES: Mapping[str, Callable[..., Tensor]] = {
@@ -341,9 +336,8 @@ def _called(task: Task) -> str:
 
 def _options(task: Task) -> str:
     """What a task was made with, as text: a checkpoint and sites tell by it one task from another of the same class."""
-    cached = {
-        name for cls in type(task).__mro__ for name, member in vars(cls).items() if isinstance(member, cached_property)
-    }
+    members = [pair for cls in type(task).__mro__ for pair in vars(cls).items()]
+    cached = {name for name, member in members if isinstance(member, cached_property)}
     given = {key: str(value) for key, value in vars(task).items() if key not in cached and not callable(value)}
     return ", ".join(f"{key}={value}" for key, value in given.items() if value not in ("None", ""))
 

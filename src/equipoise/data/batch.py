@@ -14,9 +14,8 @@ from equipoise.system.tensor_files import as_bytes
 from equipoise.system.tree import flatten, tree_map
 
 Inputs = Tensor | dict[str, Tensor]  # what a network takes: a tensor, or several by name
-Kind = tuple[
-    tuple[str, torch.Size, torch.dtype], ...
-]  # name, shape and dtype of each tensor of a sample; "" of a single one
+# name, shape and dtype of each tensor of a sample; "" of a single one
+Kind = tuple[tuple[str, torch.Size, torch.dtype], ...]
 MOST_VALUES = 1000  # of a sensitive attribute: each has a tally of its own
 Shape = torch.Size | dict[str, torch.Size]  # of one sample, or of each of its tensors
 
@@ -65,9 +64,7 @@ class Batch:
     def rows(self) -> list[tuple[Any, ...]]:
         """The samples [n] one by one, ``(x, y)`` or ``(x, y, s)``."""
         s = [] if self.s is None else [self.s]
-        return [
-            (tree_map(itemgetter(k), self.x), self.y[k].item(), *(codes[k] for codes in s)) for k in range(len(self))
-        ]
+        return [(tree_map(itemgetter(k), self.x), self.y[k].item(), *(part[k] for part in s)) for k in range(len(self))]
 
     @property
     def targets(self) -> Tensor:

@@ -6,9 +6,10 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
@@ -50,6 +51,40 @@ class Contents:
         return len(labels(self.data))
 
 
+def reason(error: Exception) -> str:
+    """What an error of a reader states, in one line without a full stop; the name of its type if it states nothing."""
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "it is no image of a format that is read"
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return f"{text} is missing" if isinstance(error, KeyError) else text
+
+
+@contextmanager
+def explain_damage(expected: str, advice: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Turn what a reader raises because of the content of a file into a DataError; errors of the system, such as a missing permission, stay.
+
+    Parameters
+    ----------
+    expected : the file, and that it is not what it should be.
+    advice : what to do, in sentences.
+    kinds : what the reader raises for a damaged file.
+    """
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, DataError | MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+            raise
+        raise DataError(f"{expected} ({reason(error)}). {advice}".rstrip()) from None
+
+
+def optional_package(name: str, readers: str, install: str, advice: str = "") -> Any:
+    """A package that some files need; ``install`` is what pip installs for them."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise DataError(f"{readers} need the package {name}: pip install {install}.{advice}") from None
+
+
 # the size that a file declares, compared with the room for it before it is read
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of images; others, such as EPS, start programs
 PIXELS = 100_000_000  # of an image, at most
@@ -59,6 +94,8 @@ LINE = 1 << 24  # characters of a line of a table, at most
 ROW = 128  # bytes that the name, the class and the place of a row take
 JSON = 16  # times the size of its text that JSON takes in memory, at most
 LOOK = 1 << 22  # bytes of a text between two looks at the memory
+# of a number of MATLAB; 8 of all others
+MATLAB = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
 
 
 def check_bytes(what: object, size: int) -> None:
@@ -77,9 +114,7 @@ def check_pixels(*sides: int) -> None:
     limit = _limit()
     if (pixels := math.prod(sides)) > limit:
         size = " x ".join(f"{side:,}" for side in sides)
-        raise ValueError(
-            f"it declares {size} pixels, and at most {limit:,} are decoded; if it is right, set {SWITCH}={pixels}"
-        )
+        raise ValueError(f"it has {size} pixels; at most {limit:,} are decoded; if it is right, set {SWITCH}={pixels}")
 
 
 def _limit() -> int:
@@ -117,9 +152,7 @@ def check_zip(archive: zipfile.ZipFile, growth: float = 1) -> None:
     """
     for member in archive.infolist():
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise zipfile.BadZipFile(
-                f"{member.filename} is packed in the way {member.compress_type}, expected is deflate"
-            )
+            raise zipfile.BadZipFile(f"{member.filename} is packed in way {member.compress_type}, expected is deflate")
     check_bytes(archive.filename, int(growth * sum(member.file_size for member in archive.infolist())))
 
 
@@ -135,21 +168,32 @@ def check_npz(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         check_zip(archive)
         for member in archive.infolist():
-            size = member.file_size
+            size, header = member.file_size, np.lib.format
             if member.filename.endswith(".npy"):
                 with archive.open(member) as file:
-                    size = max(size, _declared(file))
+                    first = header.read_magic(file) == (1, 0)
+                    shape, _, dtype = (header.read_array_header_1_0 if first else header.read_array_header_2_0)(file)
+                size = max(size, math.prod(shape) * (dtype.itemsize or ROW))
             check_bytes(f"{path}, {member.filename.removesuffix('.npy')}", size)
             total += size
     check_bytes(path, total)
 
 
-def _declared(file: IO[bytes]) -> int:
-    """The bytes that the header of an array declares."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return math.prod(shape) * (dtype.itemsize or ROW)
+def read_matlab(path: Path, choose: Callable[[list[str]], Iterable[str]], **options: Any) -> tuple[list[str], Any]:
+    """The names of all variables of a MATLAB file, and the content of those that ``choose`` takes of them, which fit into memory.
+
+    Raises
+    ------
+    DataError : the file is damaged, or they do not fit; and what ``choose`` raises.
+    """
+    from scipy.io import loadmat, whosmat
+
+    advice = "Is it damaged, or cut short? Get it again, or save it again."
+    with explain_damage(f"{path}: cannot be read as a MATLAB file", advice):  # SciPy raises many kinds
+        sizes = {name: math.prod(shape) * MATLAB.get(kind, 8) for name, shape, kind in whosmat(path)}
+        names = [*choose([*sizes])]
+        check_bytes(path, sum(sizes.get(name, 0) for name in names))
+        return [*sizes], loadmat(path, variable_names=names, **options)
 
 
 def lines(file: TextIO, path: Path) -> Iterator[str]:
@@ -159,9 +203,7 @@ def lines(file: TextIO, path: Path) -> Iterator[str]:
         number += 1
         size += len(line) + ROW
         if len(line) > LINE:
-            raise DataError(
-                f"{path}, line {number} has more than {LINE:,} characters, and no line of a table is so long."
-            )
+            raise DataError(f"{path}, line {number} has more than {LINE:,} characters, as no line of a table has.")
         if size > looked:
             check_bytes(path, size)
             looked = size + LOOK

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import math
 import os
 import shutil
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, check_pixels, opened
-from equipoise.system.files import PART, cache_directory, locked
+from equipoise.data.contents import DataError, check_pixels, opened, reason
+from equipoise.system.files import cache_directory, locked, write_atomically
 from equipoise.system.workers import cores
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ WORDS = 1 << 16  # different numbers of 16 bits
 BLOCK = 1 << 20  # numbers that are converted at a time
 PATIENCE = 2.0  # seconds without a progress bar
 
+Pixels = NDArray[np.uint8]
 Load = Callable[[Path], NDArray[Any]]  # pixels [H, W] or [H, W, C] on the scale 0..255
 Fit = Literal["stretch", "crop"]
 Size = int | tuple[int, int]
@@ -41,7 +42,7 @@ Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
-def picture(path: Path) -> NDArray[np.uint8]:
+def picture(path: Path) -> Pixels:
     """Pixels [H, W, 3] of an image file, as stored: a note of the camera on how to turn them is not followed.
 
     Raises
@@ -59,7 +60,7 @@ def picture(path: Path) -> NDArray[np.uint8]:
         return colours(stored)
 
 
-def colours(stored: ImageFile) -> NDArray[np.uint8]:
+def colours(stored: ImageFile) -> Pixels:
     """Pixels [H, W, 3] of an open image; a palette with transparent colours becomes RGBA first, as Pillow asks."""
     if stored.mode == "P" and "transparency" in stored.info:
         return np.asarray(stored.convert("RGBA").convert("RGB"))
@@ -78,12 +79,19 @@ def array(path: Path) -> NDArray[Any]:
     return np.array(pixels)
 
 
-def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+def finite(numbers: NDArray[Any]) -> NDArray[Any]:
+    """The same numbers, none of which is NaN or infinite."""
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise ValueError("some of its numbers are not finite")
+    return numbers
+
+
+def levels(numbers: NDArray[Any], low: float, high: float) -> Pixels:
     """Bytes: 0 up to ``low``, 255 from ``high`` on, linear and rounded between."""
     if numbers.dtype.kind in "iu" and numbers.dtype.itemsize == 2 and numbers.size > WORDS:  # each is worked out once
         native = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
         every = np.arange(WORDS).astype(np.uint16).view(native.dtype)
-        table: NDArray[np.uint8] = levels(every, low, high)
+        table: Pixels = levels(every, low, high)
         return table[native.view(np.uint16)]
     made = np.empty(numbers.shape, np.uint8)
     rows = max(1, BLOCK // max(1, math.prod(numbers.shape[1:])))
@@ -94,7 +102,7 @@ def levels(numbers: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     return made
 
 
-def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -> NDArray[np.uint8]:
+def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -> Pixels:
     """An image as uint8 [3, height, width], interpolated linearly.
 
     Parameters
@@ -110,9 +118,7 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
         raise ValueError(f"expected numbers [H, W] or [H, W, C], found {pixels.dtype} {list(pixels.shape)}")
     if pixels.ndim == 3 and pixels.shape[2] == 2:
         raise ValueError(f"expected 1, 3 or more channels, found {list(pixels.shape)}")
-    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
-        raise ValueError("some of its numbers are not finite")
-    if pixels.dtype.kind == "f" and 0 < pixels.max() <= 1:
+    if finite(pixels).dtype.kind == "f" and 0 < pixels.max() <= 1:
         raise ValueError(f"expected numbers in 0..255, found none above {pixels.max():.3g}; multiply them by 255")
     if pixels.dtype != np.uint8:
         pixels = pixels.clip(0, 255).astype(np.uint8)
@@ -120,21 +126,20 @@ def resized(pixels: NDArray[Any], size: tuple[int, int], fit: Fit = "stretch") -
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3]
     height, width = size
     check_pixels(height, width)
-    shown = Image.fromarray(np.ascontiguousarray(pixels))
-    if shown.size != (width, height):
+    resampled = Image.fromarray(np.ascontiguousarray(pixels))
+    if resampled.size != (width, height):
         bilinear = Image.Resampling.BILINEAR
         if fit == "stretch":
-            shown = shown.resize((width, height), bilinear)
+            resampled = resampled.resize((width, height), bilinear)
         else:
-            w, h = shown.size
+            w, h = resampled.size
             tall = w * height < h * width  # the sizes of torchvision's Resize, then of its CenterCrop
             sides = (width, max(height, int(width * h / w))) if tall else (max(width, int(height * w / h)), height)
             check_pixels(*sides)
-            shown = shown.resize(sides, bilinear)
-            left, top = round((shown.size[0] - width) / 2), round((shown.size[1] - height) / 2)
-            shown = shown.crop((left, top, left + width, top + height))
-    made = np.asarray(shown)
-    return np.repeat(made[None], 3, axis=0) if made.ndim == 2 else np.ascontiguousarray(made.transpose(2, 0, 1))
+            resampled = resampled.resize(sides, bilinear)
+            left, top = round((resampled.size[0] - width) / 2), round((resampled.size[1] - height) / 2)
+            resampled = resampled.crop((left, top, left + width, top + height))
+    return np.ascontiguousarray(np.asarray(resampled.convert("RGB")).transpose(2, 0, 1))
 
 
 def decoded(files: Sequence[Path], side: Size, *, what: str, load: Load = picture, fit: Fit = "stretch") -> Path:
@@ -171,12 +176,7 @@ def decoded(files: Sequence[Path], side: Size, *, what: str, load: Load = pictur
 
 
 def kept(
-    stem: str,
-    shape: tuple[int, ...],
-    images: Callable[[], Iterator[NDArray[np.uint8]]],
-    *,
-    what: str,
-    doing: str = "decoding",
+    stem: str, shape: tuple[int, ...], images: Callable[[], Iterator[Pixels]], *, what: str, doing: str = "decoding"
 ) -> Path:
     """Keep images in a ``.npy`` file of the cache, unless it is there, as :func:`decoded` does.
 
@@ -195,12 +195,20 @@ def kept(
     path = cache_directory() / f"{stem}.npy"
     if _whole(path, shape):
         return path
-    with _writable(what, path.parent):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_suffix(".lock"), wait=True):
             if not _whole(path, shape):  # another process may have made it meanwhile
-                _enough(what, path.parent, math.prod(shape))
-                _write(path, shape, images(), f"{doing} {what}, once")
+                needed, free = math.prod(shape), shutil.disk_usage(path.parent).free
+                if free < needed:
+                    raise OSError(f"they take {needed / 1e9:.1f} GB, and it has {free / 1e9:.1f} GB free")
+                # whole or not at all, in order and not through a map: a full disk is an error then, no crash
+                write_atomically(path, _content(shape, images(), f"{doing} {what}, once"))
+    except OSError as error:
+        raise DataError(
+            f"{what}: its decoded images cannot be kept in {path.parent} ({error.strerror or error}). "
+            "Make room there, or set EQUIPOISE_CACHE to a folder that can be written."
+        ) from error
     return path
 
 
@@ -232,36 +240,12 @@ def _whole(path: Path, shape: tuple[int, ...]) -> bool:
     return good
 
 
-@contextmanager
-def _writable(what: str, folder: Path) -> Iterator[None]:
-    """Turn a failure to write into one sentence that says what can be done."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{what}: its decoded images cannot be kept in {folder} ({error.strerror or error}). "
-            "Make room there, or set EQUIPOISE_CACHE to a folder that can be written."
-        ) from error
-
-
-def _enough(what: str, folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DataError(
-            f"{what}: its decoded images take {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free. "
-            "Make room there, or set EQUIPOISE_CACHE to a folder that has it."
-        )
-
-
-def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> NDArray[np.uint8]:
+def image(path: Path, size: tuple[int, int], load: Load = picture, fit: Fit = "stretch") -> Pixels:
     """One image as uint8 [3, height, width]."""
     try:
         return resized(load(path), size, fit)
     except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
-        reason = (str(error) or type(error).__name__).rstrip(".")
-        raise DataError(
-            f"{path}: this image cannot be decoded ({reason}). Replace it by a good copy, or remove it."
-        ) from error
+        raise DataError(f"{path}: this image cannot be decoded ({reason(error)}). Replace or remove it.") from error
 
 
 def ahead(make: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
@@ -276,21 +260,15 @@ def ahead(make: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]
             yield waiting.popleft().result()
 
 
-def _write(path: Path, shape: tuple[int, ...], images: Iterator[NDArray[np.uint8]], doing: str) -> None:
-    """Write beside the target, then rename. Written in order and not through a map: a full disk is an error then, no crash."""
-    descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=PART, dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file, bar(doing, shape[0]) as advance:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for pixels in images:
-                file.write(pixels.data)
-                advance()
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).replace(path)
-    finally:
-        Path(part).unlink(missing_ok=True)
+def _content(shape: tuple[int, ...], images: Iterator[Pixels], doing: str) -> Iterator[bytes | memoryview]:
+    """A ``.npy`` file in parts."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    yield header.getvalue()
+    with bar(doing, shape[0]) as advance:
+        for pixels in images:
+            yield pixels.data
+            advance()
 
 
 @contextmanager
@@ -302,16 +280,16 @@ def bar(doing: str, total: int) -> Iterator[Callable[[], None]]:
 
     console = Terminal(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = shown.add_task(doing, total=total)
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = progress.add_task(doing, total=total)
     begin = time.monotonic()
 
     def advance() -> None:
-        shown.advance(task)
-        if not shown.live.is_started and time.monotonic() - begin > PATIENCE and not shown.finished:
-            shown.start()
+        progress.advance(task)
+        if not progress.live.is_started and time.monotonic() - begin > PATIENCE and not progress.finished:
+            progress.start()
 
     try:
         yield advance
     finally:
-        shown.stop()
+        progress.stop()

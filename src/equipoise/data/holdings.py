@@ -19,11 +19,7 @@ SIDE, MOST = 32, 40_000  # pixels of an example, and characters that all example
 
 
 def holdings(
-    names: Sequence[str],
-    groups: Sequence[str] | None,
-    clients: Sequence[Known],
-    tests: Mapping[str, Known],
-    classes: int,
+    names: Sequence[str], groups: Sequence[str] | None, clients: Sequence[Known], tests: Mapping[str, Known], C: int
 ) -> dict[str, Any]:
     """What clients and test sets hold: ``{"clients": [{"name", "size", "counts", "group"}], "tests": [{"name", "size", "counts"}]}``.
 
@@ -32,18 +28,18 @@ def holdings(
     """
 
     def described(name: str, data: Known) -> dict[str, Any]:
-        held = _at_hand(data)
-        y = None if held.shape_and_labels is None else held.shape_and_labels[1]
-        counts = None if y is None else [] if y.is_floating_point() else y.bincount(minlength=classes).tolist()
-        about = {"name": name, "size": held.size, "counts": counts}
-        if held.people is None:
+        samples = _at_hand(data)
+        y = None if samples.shape_and_labels is None else samples.shape_and_labels[1]
+        counts = None if y is None else [] if y.is_floating_point() else y.bincount(minlength=C).tolist()
+        about = {"name": name, "size": samples.size, "counts": counts}
+        if samples.people is None:
             return about
-        of_class = [len(np.unique(held.people[(y == c).cpu().numpy()])) for c in range(len(counts or ()))]  # type: ignore[union-attr]
-        return {**about, "people": held.persons, "people_of_class": of_class}
+        people_of_class = [len(np.unique(samples.people[(y == c).cpu().numpy()])) for c in range(len(counts or ()))]  # type: ignore[union-attr]
+        return {**about, "people": samples.persons, "people_of_class": people_of_class}
 
-    of_clients = zip(names, groups or [""] * len(names), clients, strict=True)
+    client_data = zip(names, groups or [""] * len(names), clients, strict=True)
     return {
-        "clients": [described(name, data) | {"group": group} for name, group, data in of_clients],
+        "clients": [described(name, data) | {"group": group} for name, group, data in client_data],
         "tests": [described(name, data) for name, data in tests.items()],
     }
 

@@ -74,9 +74,8 @@ def located(name: str, root: Path, places: Sequence[str]) -> Path:
     """
     path = find(root, places)
     if path is None:
-        raise DataError(
-            f"{name}: expected {' or '.join(places)} in {root}; {holds(root)}. {where_from([name], root)}", MISSING
-        )
+        expected = " or ".join(places)
+        raise DataError(f"{name}: expected {expected} in {root}; {holds(root)}. {where_from([name], root)}", MISSING)
     return path
 
 
@@ -91,13 +90,8 @@ def holds(root: Path) -> str:
 def where_from(names: Sequence[str], root: Path) -> str:
     """The commands that say where to get data sets."""
     commands = [f"`equipoise data get {name} --data {shlex.quote(str(root))}`" for name in names]
-    says, them = ("say", "them") if len(names) > 1 else ("says", "it")
-    return f"{' and '.join(commands)} {says} where to get {them}."
-
-
-def is_system_error(error: Exception) -> bool:
-    """Whether an error came from the system, such as a permission that is missing, and not from what is in a file."""
-    return isinstance(error, OSError) and error.errno is not None
+    says, pronoun = ("say", "them") if len(names) > 1 else ("says", "it")
+    return f"{' and '.join(commands)} {says} where to get {pronoun}."
 
 
 def facts(paths: Iterable[Path]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
 
     Raises
     ------
-    ValueError : the file holds no such images, or not as many as ``rows`` names.
+    ValueError : the file holds no such images, or a sensitive attribute has too many values; and, where they are read, it lacks some.
     """
 
     path: Path
@@ -48,22 +48,11 @@ class Mapped(Dataset[tuple[Any, ...]]):
     def __post_init__(self) -> None:
         images = np.load(self.path, mmap_mode="r", allow_pickle=False)
         if images.dtype != np.uint8 or images.ndim != 4 or not images.flags.c_contiguous:
-            order = "" if images.flags.c_contiguous else " in Fortran's order"
-            raise ValueError(
-                f"{self.path}: expected uint8 images [n, C, H, W]; found {images.dtype} {images.shape}{order}."
-            )
-        if len(self.rows) != len(self.targets):
-            raise ValueError(
-                f"{self.path}: {len(self.rows)} images and {len(self.targets)} labels; they must be as many."
-            )
+            order = "C" if images.flags.c_contiguous else "Fortran's"
+            content = f"{images.dtype} {images.shape} in {order} order"
+            raise ValueError(f"{self.path}: expected uint8 images [n, C, H, W] in C order; found {content}.")
         if self.s is not None:
-            if self.s.dim() != 2 or len(self.s) != len(self.rows):
-                raise ValueError(
-                    f"{self.path}: s must have codes of sensitive attributes [n, A] for {len(self.rows)} images; found {list(self.s.shape)}."
-                )
             check_codes(self.s, str(self.path))
-        if len(self.rows) and not 0 <= self.rows.min() <= self.rows.max() < len(images):
-            raise ValueError(f"{self.path}: holds {len(images)} images; found row {self.rows.max()} asked for.")
         object.__setattr__(self, "shape", tuple(images.shape[1:]))
         object.__setattr__(self, "start", images.offset)
 
@@ -71,10 +60,7 @@ class Mapped(Dataset[tuple[Any, ...]]):
         return len(self.rows)
 
     def __getitem__(self, row: int) -> tuple[Any, ...]:
-        return self.__getitems__([row])[0]
-
-    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Any, ...]]:
-        return self.gather(rows).rows
+        return self.gather([row]).rows[0]
 
     @property
     def shape_and_labels(self) -> tuple[torch.Size, Tensor]:
@@ -106,9 +92,8 @@ class Mapped(Dataset[tuple[Any, ...]]):
 
     def take(self, rows: Iterable[int] | Tensor) -> Mapped:
         """Some of these samples, in this order."""
-        chosen = _index(rows)
-        s = None if self.s is None else self.s[chosen]
-        return Mapped(self.path, self.rows[chosen.numpy()], self.targets[chosen], s)
+        at = _index(rows)
+        return Mapped(self.path, self.rows[at.numpy()], self.targets[at], None if self.s is None else self.s[at])
 
     def flipped(self, n_classes: int) -> Mapped:
         """The same with the label C - 1 - y in the place of y."""

@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, check_pixels, opened
-from equipoise.data.decoding import ahead, bar, colours, dated, kept, levels, resized
+from equipoise.data.contents import DataError, check_pixels, opened, optional_package, reason
+from equipoise.data.decoding import ahead, array, bar, colours, dated, finite, kept, levels, resized
 from equipoise.system import hashes
 from equipoise.system.files import ANYWHERE, open_regular
 from equipoise.system.grouping import grouped
@@ -99,8 +99,9 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
         numbers, padding, inverted = dicom_pixels(source)
         if numbers.dtype == np.uint8:
             numbers = 255 - numbers if inverted else numbers
-            return _bytes(numbers if padding is None else np.where(padding, 0, numbers).astype(np.uint8), skim)
-        return Stored(_finite(numbers), padding, inverted)
+            numbers = numbers if padding is None else np.where(padding, 0, numbers).astype(np.uint8)
+            return Stored(None if skim else numbers)
+        return Stored(finite(numbers), padding, inverted)
     with opened(source) as image:
         _check_single(image)
         tags = getattr(image, "tag_v2", {})
@@ -119,7 +120,7 @@ def stored(source: Source, *, skim: bool = False) -> Stored:
             numbers = np.rint(numbers * (float(coded[-1]) / 65535)).astype(np.int32)  # type: ignore[index]
         if (bits := tags.get(258, (0,))[0]) in (8, 32) and image.mode != "F":
             numbers = numbers.view(f"{'iu'[sign == 1]}{bits // 8}")  # Pillow has no type for these
-        return Stored(_finite(numbers), inverted=kind == 0)
+        return Stored(finite(numbers), inverted=kind == 0)
 
 
 def _check_single(image: ImageFile) -> None:
@@ -142,25 +143,12 @@ def _turn(image: ImageFile) -> None:
 
 def _array(path: Path, skim: bool) -> Stored:
     open_regular(path, ANYWHERE).close()  # which waits for no pipe
-    numbers: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)  # takes no memory yet
-    check_pixels(*numbers.shape)
+    numbers = array(path)
     if numbers.dtype.kind not in "buif" or numbers.ndim not in (2, 3) or 0 in numbers.shape:
         raise ValueError(f"expected numbers [H, W] or [H, W, C], found {numbers.dtype} {list(numbers.shape)}")
     if numbers.ndim == 3 and numbers.shape[2] not in (1, 3):
         raise ValueError(f"expected 1 or 3 channels, found {list(numbers.shape)}")
-    if numbers.dtype == np.uint8:
-        return _bytes(np.array(numbers), skim)
-    return Stored(_finite(np.array(numbers)))
-
-
-def _bytes(pixels: NDArray[np.uint8], skim: bool) -> Stored:
-    return Stored(None if skim else pixels)
-
-
-def _finite(numbers: NDArray[Any]) -> NDArray[Any]:
-    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
-        raise ValueError("some of its numbers are not finite")
-    return numbers
+    return Stored(None if skim and numbers.dtype == np.uint8 else finite(numbers))
 
 
 @dataclass(frozen=True)
@@ -246,29 +234,28 @@ class Pictures:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the range, and about what is not used."""
-        survey, said = self.survey, list[str]()
+        survey, sentences = self.survey, list[str]()
         low, high = map(plain, self.range or (0, 255))
         if self.declared is not None:
-            said.append(
-                f"Grey levels from {low} to {high} become 0 to 255; {100 * survey.outside:.3g}% of all pixels are outside of that and "
-                f"become black or white."
+            sentences.append(
+                f"Grey levels from {low} to {high} become 0 to 255; {100 * survey.outside:.3g}% of all pixels are outside of that and become black or white."
             )
         elif survey.deep:
-            said.append(
+            sentences.append(
                 f"Grey levels from {low} to {high}, the least and the largest of all {survey.images} images, become 0 to 255."
             )
             least, most = (plain(float(f"{edge:.4g}")) for edge in survey.inner)
             if survey.stretched:
-                said.append(
+                sentences.append(
                     f"But nearly all pixels are from {least} to {most}, so the images become almost of one colour. If that is what they "
                     f"show: --set range={least},{most}."
                 )
             else:
-                said[-1] += f" For the same with other images: --set range={low},{high}."
+                sentences[-1] += f" For the same with other images: --set range={low},{high}."
         for remark, count in survey.remarks.items():
             many = "1 image has" if count == 1 else f"{count} images have"
-            said.append(f"{many} {UNUSED[remark]}.")
-        return tuple(said)
+            sentences.append(f"{many} {UNUSED[remark]}.")
+        return tuple(sentences)
 
     def __call__(self, side: int) -> Path:
         """The file of all images, uint8 [n, 3, side, side], made unless the cache has it.
@@ -299,8 +286,8 @@ class Pictures:
         DataError : images have bytes and those of the training had more, or the reverse.
         """
         made, (low, high) = replace(self, declared=levels), levels or (0, 255)
-        survey, of_bytes = made.survey, levels is None or 0 <= low < high <= 255
-        if other := survey.deep if levels is None else 0 if of_bytes else survey.images - survey.deep:
+        survey, byte_levels = made.survey, levels is None or 0 <= low < high <= 255
+        if other := survey.deep if levels is None else 0 if byte_levels else survey.images - survey.deep:
             theirs = "bytes" if levels is None else f"more, from {plain(low)} to {plain(high)}"
             raise DataError(
                 f"{self.what}: {other:,} of {survey.images:,} images have {'more than 8 bits' if levels is None else 'bytes'}, and those of "
@@ -352,38 +339,31 @@ class Pictures:
                     yield error
 
         def attempt(source: Source | Exception) -> Done | str:
+            if isinstance(source, Exception):
+                return reason(source)
             try:
-                if isinstance(source, Exception):
-                    raise source
                 return make(source)
             except DataError:  # a package is missing
                 raise
             except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
-                return _reason(error)
+                return reason(error)
 
         for k, made in enumerate(ahead(attempt, fetched())):
             if isinstance(made, str):
                 broken[k] = made
-                yield None
-            else:
-                yield made
-        self._refuse(broken)
-
-    def _refuse(self, broken: Mapping[int, str]) -> None:
-        if not broken:
-            return
+            yield None if isinstance(made, str) else made
         if len(broken) == 1:
-            [(k, reason)] = broken.items()
+            [(k, fault)] = broken.items()
             raise DataError(
-                f"{self.what}, {self.names[k]}: this image cannot be decoded ({reason}). Replace it by a good copy, or remove it."
+                f"{self.what}, {self.names[k]}: this image cannot be decoded ({fault}). Replace or remove it."
             )
-        alike = grouped((reason, self.names[k]) for k, reason in [*broken.items()][:SHOWN])
-        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
-        more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
-        raise DataError(
-            f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {reasons}{more}. Replace them by good copies, "
-            "or remove them."
-        )
+        if broken:
+            alike = grouped((fault, self.names[k]) for k, fault in [*broken.items()][:SHOWN])
+            faults = "; ".join(f"{', '.join(names)}: {fault}" for fault, names in alike.items())
+            more = f"; and {len(broken) - SHOWN:,} more" * (len(broken) > SHOWN)
+            raise DataError(
+                f"{self.what}: {len(broken):,} of {len(self.names):,} images cannot be decoded. {faults}{more}. Replace them by good copies, or remove them."
+            )
 
 
 def _remembered(kind: type[Kept], make: Callable[[], Kept], *about: Any) -> Kept:
@@ -424,12 +404,6 @@ def _looked(source: Source, declared: Range | None, take: int) -> _Look:
         return _Look(image.deep, image.remark)
     some = counted.reshape(-1)[:: 1 + counted.size // take].astype(np.float64)
     return _Look(image.deep, image.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
-
-
-def _reason(error: Exception) -> str:
-    if type(error).__name__ == "UnidentifiedImageError":
-        return "it is no image of a format that is read"
-    return " ".join((str(error) or type(error).__name__).split()).rstrip(".")
 
 
 def _hash(*parts: Any) -> str:
@@ -497,21 +471,12 @@ def is_dicom(source: IO[bytes]) -> bool:
     return begin[MAGIC] == b"DICM"
 
 
-def pydicom_package(hint: str = "") -> Any:
-    """The package that reads them."""
-    try:
-        import pydicom
-    except ImportError:
-        raise DataError(f"DICOM files need the package pydicom: pip install 'equipoise[medical]'.{hint}") from None
-    return pydicom
-
-
 def dicom_pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | None, bool]:
     """Numbers [H, W] in the unit of the file, or colours [H, W, 3]; which of them are padding; and whether the least is white.
 
     Slope and intercept (or the modality's table) are applied, and no window. Fewer than 8 bits are spread over 0..255, as in a PNG.
     """
-    pydicom = pydicom_package()
+    pydicom = optional_package("pydicom", "DICOM files", "'equipoise[medical]'")
     slice_: Dataset = pydicom.dcmread(source)
     if (frames := int(slice_.get("NumberOfFrames") or 1)) > 1:
         raise ValueError(f"it has {frames} frames; save the one that counts in a file of its own")

@@ -30,26 +30,17 @@ def lost(x: NDArray[np.generic], rounded: NDArray[np.float32], name: Callable[[i
         return ""
     wide, narrow = x.reshape(len(x), -1), rounded.reshape(len(x), -1)
     every, step = -(-x.size // LOOKED_AT), max(1, BLOCK // len(x))
-    said = []
+    losses = []
     for k in range(0, wide.shape[1], step):
-        before, after = (different(block[::every, k : k + step]) for block in (wide, narrow))
-        said += [
+        ordered = (np.sort(block[::every, k : k + step], axis=0) for block in (wide, narrow))
+        before, after = ((block[1:] != block[:-1]).sum(0) + 1 for block in ordered)
+        losses += [
             f"{name(k + int(j))} ({before[j]:,} different numbers become {after[j]:,})"
             for j in np.flatnonzero(before - after > LOST * before)
         ]
-    if not said:
+    if not losses:
         return ""
-    return (
-        "rounding to single precision (float32), in which networks compute, makes different numbers the same: "
-        f"{some(said, SHOWN)}."
-    )
-
-
-def different(x: NDArray[np.generic]) -> NDArray[np.int64]:
-    """How many different numbers each column of ``x`` [n, D] has."""
-    ordered = np.sort(x, axis=0)
-    count: NDArray[np.int64] = (ordered[1:] != ordered[:-1]).sum(0) + 1
-    return count
+    return f"rounding to single precision (float32), in which networks compute, makes different numbers the same: {some(losses, SHOWN)}."
 
 
 def counting(x: NDArray[Any]) -> list[int]:
@@ -69,10 +60,8 @@ def finite(x: NDArray[np.generic], where: Where) -> NDArray[np.generic]:
     if not good.all():
         at = np.argwhere(~good)[0].tolist()
         number, among = x[tuple(at)], int((~good).reshape(len(x), -1).any(1).sum())
-        what = f"{number:g}, too large for float32," if np.isfinite(number) else "not a finite number,"
-        raise DataError(
-            f"{where(at)} is {what} in {plural(among, 'sample')} in all. Correct or scale it, or remove these samples."
-        )
+        fault = f"{number:g}, too large for float32," if np.isfinite(number) else "not a finite number,"
+        raise DataError(f"{where(at)} is {fault} in {plural(among, 'sample')} in all. Correct, scale or remove them.")
     return x
 
 

@@ -27,10 +27,7 @@ from equipoise.system.tree import flatten, tree_map
 Transform = Callable[..., Inputs]  # (x, shift) -> inputs of the network
 MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
 VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
-COMPLEX = (
-    "{} holds complex numbers, whose imaginary part would be dropped. "
-    "Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
-)
+COMPLEX = "{} holds complex numbers, whose imaginary part would be dropped. Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
 CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
 Draw = tuple[float, int]  # of what a client holds out for validation: its share, and the seed
@@ -170,9 +167,8 @@ class Samples:
     def take(self, rows: Tensor) -> Samples:
         """Some of one client's samples."""
         people = None if self.people is None else self.people[rows.cpu().numpy()]
-        return replace(
-            self, store=self.store.take(rows if self.content is None else rows.to(self.device)), people=people
-        )
+        chosen = rows if self.content is None else rows.to(self.device)
+        return replace(self, store=self.store.take(chosen), people=people)
 
     def flipped(self, n_classes: int) -> Samples:
         """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""
@@ -281,15 +277,14 @@ class Absent:
             raise ValueError(f"{self.who}: Lazy promises {self.lazy.size} samples, and load() gave {data.size}.")
         check(data, self.who, self.like, self.n_classes)
         if self.attributes is not None:
-            check_attributes(
-                {self.like[0] if self.like else "the first client": self.attributes, self.who: data.attributes}
-            )
+            first = self.like[0] if self.like else "the first client"
+            check_attributes({first: self.attributes, self.who: data.attributes})
         if self.part is None:
             return data
         share, seed, held = self.part
-        kept = divided(data, share, seed, self.who)[held]
-        assert kept is not None  # there are samples to hold out, or this would be no part
-        return loaded(kept)
+        part = divided(data, share, seed, self.who)[held]
+        assert part is not None  # there are samples to hold out, or this would be no part
+        return loaded(part)
 
 
 def n_held(n: int, share: float) -> int:
@@ -320,8 +315,8 @@ def divided(
 
 def at_one_client(people: Sequence[NDArray[np.int64] | None]) -> list[Any]:
     """The person of each sample of every client, where people with samples at several clients have negative numbers: they are never held out."""
-    each = [np.unique(who) for who in people if who is not None]
-    numbers, n_clients = np.unique(np.concatenate(each or [np.empty(0, np.int64)]), return_counts=True)
+    numbers_of_clients = [np.unique(who) for who in people if who is not None]
+    numbers, n_clients = np.unique(np.concatenate(numbers_of_clients or [np.empty(0, np.int64)]), return_counts=True)
     shared = numbers[(n_clients > 1) & (numbers >= 0)]
     return [None if who is None else np.where(np.isin(who, shared), -1 - who, who) for who in people]
 
@@ -333,7 +328,7 @@ def held_rows(
 
     ``people`` are the persons [n]: a share of them is held out, each with all samples; none whose number is negative.
     """
-    rows, held = np.arange(n), np.zeros(n, bool)
+    rows, chosen = np.arange(n), np.zeros(n, bool)
     if people is not None:
         rows = np.sort(np.unique(people, return_index=True)[1])
         rows = rows[people[rows] >= 0]
@@ -342,8 +337,8 @@ def held_rows(
         order = rows[rng.permutation(len(rows))]
         if y is not None:
             order = order[np.argsort(y[order], kind="stable")]
-        held[order[((np.arange(k) + rng.random()) * len(rows) / k).astype(np.int64)]] = True
-    return held if people is None else np.isin(people, people[held])
+        chosen[order[((np.arange(k) + rng.random()) * len(rows) / k).astype(np.int64)]] = True
+    return chosen if people is None else np.isin(people, people[chosen])
 
 
 def trained_on(y: Tensor, draw: Draw, who: str, people: NDArray[np.int64] | None = None) -> Tensor:
@@ -525,8 +520,7 @@ def read(
         samples, people = read(data.data, who, dtype, device, transform, memory, target), np.asarray(data.people)
         if people.dtype.kind not in "iu" or people.shape != (samples.size,) or isinstance(samples, Absent):
             raise ValueError(
-                f"{who}: people must be whole numbers [n], one for each of {samples.size} samples of data that are not Lazy; found "
-                f"{people.dtype} {list(people.shape)}."
+                f"{who}: people must be whole numbers [n], one for each of {samples.size} samples of data that are not Lazy; found {people.dtype} {list(people.shape)}."
             )
         return replace(samples, people=people.astype(np.int64))
     if isinstance(data, Lazy):
@@ -641,8 +635,7 @@ def _codes(s: Tensor, who: str, n: int) -> Tensor:
             return codes
         form += f", with {strange[0].item():g}"
     raise ValueError(
-        f"{who}: s must hold codes of sensitive attributes, whole numbers from 0 up or -1 for unknown, of shape [n] or [n, A] "
-        f"for n = {n} samples; found {form}."
+        f"{who}: s must hold codes of sensitive attributes, whole numbers from 0 up or -1 for unknown, of shape [n] or [n, A] for n = {n} samples; found {form}."
     )
 
 
@@ -668,9 +661,7 @@ def tensor(values: Any, who: str, what: str) -> Tensor:
         if values.layout == torch.strided and not (values.is_nested or values.is_meta or values.is_quantized):
             return values.detach()
         form = "nested" if values.is_nested else "without numbers (meta)" if values.is_meta else str(values.layout)
-        raise TypeError(
-            f"{who}: {what} must be a dense tensor; found one that is {form}. Convert it: {what}.to_dense()."
-        )
+        raise TypeError(f"{who}: {what} must be a dense tensor; found one that is {form}. Use {what}.to_dense().")
     try:
         array = np.empty(0, object) if isinstance(values, Dataset) else np.asarray(values)  # which may never end
     except ValueError:  # rows of different lengths
@@ -716,13 +707,9 @@ def _check_targets(y: Tensor, who: str) -> None:
     """Require one finite number per sample."""
     if y.dim() != 1 or y.is_complex() or y.dtype == torch.bool:
         more = ". A column becomes targets by y.reshape(-1)" if y.dim() == 2 and y.shape[1] == 1 else ""
-        raise ValueError(
-            f"{who}: y must be one number per sample, of shape [n]; found {list(y.shape)} of {y.dtype}{more}."
-        )
+        raise ValueError(f"{who}: y must be one number per sample, [n]; found {list(y.shape)} of {y.dtype}{more}.")
     if bad := int((~y.isfinite()).sum()):
-        raise ValueError(
-            f"{who}: {bad} of {len(y)} targets are NaN or infinite. Correct them, or leave these samples out."
-        )
+        raise ValueError(f"{who}: {bad} of {len(y)} targets are NaN or infinite. Correct or leave them out.")
 
 
 def rounding(data: Samples | Absent) -> str:
@@ -763,15 +750,7 @@ def _sample(dataset: Dataset[Any], row: int, who: str, target: torch.dtype) -> B
     given, y, s = parts(dataset[row], who, f"sample {row} must be a pair (x, label)")
     x: Inputs = tree_map(lambda leaf: leaf.unsqueeze(0), as_inputs(given, which))
     codes = None if s is None else _codes(tensor(s, which, "s").reshape(1, -1), which, 1)
-    if target.is_floating_point:
-        number = tensor(y, which, "y").reshape(-1)
-        _check_targets(number, which)
-        return Batch(x, number.to(target), codes)
-    try:
-        label = int(y)
-        whole = bool(label == y)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        whole = False
-    if not whole:
-        raise TypeError(f"{who}: the label of sample {row} must be a whole number; found {str(y)[:80]}.")
-    return Batch(x, torch.tensor([label], dtype=target), codes)
+    number = tensor(y, which, "y").reshape(1, -1)
+    number = number[0] if number.numel() == 1 else number
+    _check_targets(number, which) if target.is_floating_point else _check_labels(number, which)
+    return Batch(x, number.to(target), codes)

@@ -14,6 +14,8 @@ from torch.nn import functional
 from equipoise.data.batch import Inputs
 from equipoise.system.ranges import check_fields, choice, number
 
+Numbers = tuple[float, ...]
+Window = tuple[Tensor, ...]  # top, left, height and width in pixels, of each image or of all
 FINE = 1 << 16  # values that a continuous quantity may take: for 512 pixels turned by any angle, steps of 0.02 pixels
 
 
@@ -54,8 +56,8 @@ class Images:
     ValueError if a number is out of its range, or ``mean`` and ``std`` differ in length.
     """
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: Numbers
+    std: Numbers
     crop: int = number(0, 0)
     _: KW_ONLY
     pad: Literal["edge", "zero"] = choice("edge", "zero")
@@ -70,8 +72,7 @@ class Images:
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
             raise ValueError(
-                "Images: mean and std must have one number per channel each; "
-                f"found {len(self.mean)} and {len(self.std)}."
+                f"Images: mean and std must have one number per channel each; found {len(self.mean)} and {len(self.std)}."
             )
         if min(self.std) <= 0:
             raise ValueError(f"Images: every std must be > 0; found {self.std}.")
@@ -108,22 +109,18 @@ class Images:
         """
         if isinstance(x, dict):
             raise TypeError(
-                f"Images: expected images, one tensor; found a dictionary of {', '.join(x)}. Write a function transform(x, shift) that "
-                "calls Images on the images."
+                f"Images: expected images, one tensor; found a dictionary of {', '.join(x)}. Write a function transform(x, shift) that calls Images on the images."
             )
         if x.dtype != torch.uint8:
             raise TypeError(f"Images: expected uint8 pixels, found {x.dtype}; pass images before they are normalised.")
         if x.dim() < 3 or len(self.mean) not in (1, x.shape[-3]):
             raise ValueError(
-                f"Images: expected [..., {len(self.mean)}, H, W], found {list(x.shape)}; "
-                "give mean and std one number per channel."
+                f"Images: expected [..., {len(self.mean)}, H, W], found {list(x.shape)}; give mean and std one number per channel."
             )
         lead, images = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
         k = len(self.chances)
         if shift is not None and shift.shape != (*lead, k):
-            raise ValueError(
-                f"Images: shift must hold {k} numbers per image: expected {[*lead, k]}, found {list(shift.shape)}."
-            )
+            raise ValueError(f"Images: shift must be {[*lead, k]}, {k} numbers per image; found {list(shift.shape)}.")
         if shift is None or not k:
             pixels = self._fitted(images, dtype)
         else:
@@ -161,7 +158,7 @@ class Images:
         if turn is None and self.area is None:
             return self._moved(self._fitted(x, dtype), dy, dx, side)
         window = self._window(x, None if self.area is None else [*drawn])
-        return self._sampled(x.contiguous().to(dtype), dy, dx, side, turn, window, (height, width))
+        return self._sampled(x.contiguous().to(dtype), dy, dx, side, turn, window)
 
     def _moved(self, x: Tensor, dy: Tensor, dx: Tensor, side: Tensor) -> Tensor:
         # One gather over flat pixel numbers: measured 1.4 to 5 times as fast as padding and slicing.
@@ -178,14 +175,13 @@ class Images:
         outside = ((down < 0) | (down >= height))[:, :, None] | ((across < 0) | (across >= width))[:, None, :]
         return out.masked_fill_(outside[:, None], 0)
 
-    def _window(self, x: Tensor, drawn: list[Tensor] | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _window(self, x: Tensor, drawn: list[Tensor] | None) -> Window:
         """Top, left, height and width [n or 1] of the part of each image that becomes the result, in pixels."""
         height, width = x.shape[-2:]
         if drawn is None or self.area is None:
             tall, wide = (height, width) if self.size is None else (min(height, width),) * 2
             box = torch.tensor([(height - tall) / 2, (width - wide) / 2, tall, wide], dtype=torch.float64)
-            top, left, down, across = box.to(x.device)[:, None]
-            return top, left, down, across
+            return tuple(box.to(x.device)[:, None])
         area = height * width * (self.area[0] + (self.area[1] - self.area[0]) * _share(drawn[0]))
         low, high = map(math.log, self.ratio)
         ratio = _table(np.exp, low, high, x.device)[drawn[1]]
@@ -195,27 +191,15 @@ class Images:
         left = (_share(drawn[3]) * (width - across + 1)).floor()
         return top, left, down, across
 
-    def _sampled(
-        self,
-        x: Tensor,
-        dy: Tensor,
-        dx: Tensor,
-        side: Tensor,
-        turn: Tensor | None,
-        window: tuple[Tensor, Tensor, Tensor, Tensor],
-        shape: tuple[int, int],
-    ) -> Tensor:
+    def _sampled(self, x: Tensor, dy: Tensor, dx: Tensor, side: Tensor, turn: Tensor | None, window: Window) -> Tensor:
         """Pixels [n, C, *shape] between those of ``x`` [n, C, H, W], which is of the floating type of the result."""
-        (tall, wide), (top, left, down, across) = shape, window
+        (tall, wide), (top, left, down, across) = self.shape(tuple(x.shape))[-2:], window
         y = _middle(tall, x.device) + dy[:, None]  # [n, H] from the middle, in pixels of the result
         z = _middle(wide, x.device) * side[:, None] + dx[:, None]  # [n, W]
         angle = math.radians(self.rotate)
-        cos, sin = (
-            (torch.ones_like(y[:, 0]), torch.zeros_like(y[:, 0]))
-            if turn is None
-            else (_table(f, -angle, angle, x.device)[turn] for f in (np.cos, np.sin))
-        )
-        cos, sin = cos[:, None], sin[:, None]
+        cos, sin = torch.ones_like(y[:, :1]), torch.zeros_like(y[:, :1])
+        if turn is not None:
+            cos, sin = (_table(f, -angle, angle, x.device)[turn][:, None] for f in (np.cos, np.sin))
         grid = x.new_empty(len(x), tall, wide, 2)  # where each pixel is read, on the scale where the window is -1..1
         for k, parts in enumerate((((cos * z), (sin * y), wide), ((-sin * z), (cos * y), tall))):
             by_column, by_row = (2 / parts[2] * part for part in parts[:2])
@@ -249,9 +233,7 @@ def _table(function: Callable[..., Any], low: float, high: float, device: torch.
 
 
 @lru_cache(maxsize=16)
-def _affine(
-    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _affine(mean: Numbers, std: Numbers, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Scale and offset [C, 1, 1] with ``(x / 255 - mean) / std = x * scale - offset``.
 
     Kept, so that a batch on an accelerator does not wait for two copies from the host.

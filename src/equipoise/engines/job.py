@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,19 +67,11 @@ class Job:
 
     def schedule(self, rows: Sequence[int]) -> Schedule:
         """The batches of the clients at ``rows``."""
-        s = self.settings
-        drawn = schedule(
-            s.seed,
-            self.t,
-            [self.ids[r] for r in rows],
-            [self.data[r].size for r in rows],
-            s.epochs,
-            s.batch_size,
-            chances=self.chances,
-            drop_single=self.model.batch_norm,
-            steps=s.steps,
-        )
-        return drawn.to(self.received.device)
+        s, single = self.settings, self.model.batch_norm
+        ids, sizes = [self.ids[r] for r in rows], [self.data[r].size for r in rows]
+        return schedule(
+            s.seed, self.t, ids, sizes, s.epochs, s.batch_size, chances=self.chances, drop_single=single, steps=s.steps
+        ).to(self.received.device)
 
     def keys(self, rows: Sequence[int]) -> tuple[bytes, ...]:
         """The keys from which the clients at ``rows`` draw their noise."""
@@ -97,33 +90,25 @@ class Job:
 
     def part(self, rows: Sequence[int]) -> Job:
         """The job of the clients at ``rows``."""
-        index = span(rows)
-        return replace(
-            self,
-            ids=tuple(self.ids[r] for r in rows),
-            received=self.received[index],
-            states=self.take(self.states, index),
-            messages=self.take(self.messages, index),
-            data=[self.data[r] for r in rows],
-            units=None if self.units is None else self.units[index],
-            held=None if self.held is None else self.held[index],
-        )
+        ids, data = tuple(self.ids[r] for r in rows), [self.data[r] for r in rows]
+        return replace(self, ids=ids, data=data, **self._entries(span(rows)))
 
     def visit(
         self, oracle: Oracle, index: slice | int | list[int], rows: Sequence[int]
     ) -> tuple[Tensor, list[State], list[State], Tensor]:
         """What :func:`visit_client` returns for the clients at ``rows``, which are the entries ``index`` of the tensors."""
-        states, messages = self.take(self.states, index), self.take(self.messages, index)
-        held = None if self.held is None else self.held[index]
-        received, keys = self.received[index], partial(self.keys, rows)
+        part = self._entries(index)
+        sent = part["received"], part["states"], part["messages"]
         return visit_client(
-            self.rules, oracle, self.t, self.rounds, received, states, messages, self.private, held, keys
+            self.rules, oracle, self.t, self.rounds, *sent, self.private, part["held"], partial(self.keys, rows)
         )
 
-    def take(self, trees: list[State], rows: slice | int | list[int]) -> list[State]:
-        """The entries of the clients at ``rows``."""
-        taken: list[State] = tree_map(lambda leaf: leaf[rows], trees)
-        return taken
+    def _entries(self, index: slice | int | list[int]) -> dict[str, Any]:
+        """The entries ``index`` of all tensors that have one for each client, by the names of the fields."""
+        names = ("received", "states", "messages", "units", "held")
+        trees = {name: tree for name in names if (tree := getattr(self, name)) is not None}
+        entries = tree_map(lambda leaf: leaf[index], trees)
+        return {name: entries.get(name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -148,11 +133,11 @@ class Answer:
     @staticmethod
     def failed(row: int, error: Exception) -> Answer:
         """The answer of a client that raised."""
-        said = Said(f"{type(error).__name__}: {error}", CODE * (type(error) in FAULTS))
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in said:
-            first = said.strip().splitlines()[0]
-            said = Said(f"{OUT_OF_MEMORY}: take a smaller batch size, or fewer workers ({first})", OUT_OF_MEMORY)
-        return Answer((row,), torch.empty(0), [], [], said, error)
+        words = Said(f"{type(error).__name__}: {error}", CODE * (type(error) in FAULTS))
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in words:
+            first = words.strip().splitlines()[0]
+            words = Said(f"{OUT_OF_MEMORY}: take a smaller batch size, or fewer workers ({first})", OUT_OF_MEMORY)
+        return Answer((row,), torch.empty(0), [], [], words, error)
 
 
 Engine = Callable[[Job], Iterator[Answer]]

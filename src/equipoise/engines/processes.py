@@ -26,10 +26,11 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from equipoise.core.model import Bound
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job, draws
-from equipoise.engines.sequential import OneByOne
+from equipoise.engines.sequential import one_by_one
 from equipoise.system import memory, own_code
 from equipoise.system.errors import CODE, InputError, RunError
 from equipoise.system.tree import ALIGNMENT, flatten, numbered
@@ -48,6 +49,11 @@ class Place(NamedTuple):
     dtype: torch.dtype
     copies: int
 
+    @property
+    def stop(self) -> int:
+        """Where it ends."""
+        return self.start + self.dtype.itemsize * torch.Size(self.shape).numel()
+
 
 class Board:
     """Tensors in shared memory, which other processes open by its ``path``."""
@@ -59,38 +65,25 @@ class Board:
             repeated = x.dim() > 0 and len(x) > 1 and x.stride(0) == 0
             shape = (1, *x.shape[1:]) if repeated else tuple(x.shape)
             self.places[name] = Place(end, shape, x.dtype, len(x) if repeated else 0)
-            end += -(-x.element_size() * torch.Size(shape).numel() // ALIGNMENT) * ALIGNMENT
+            end = -(-self.places[name].stop // ALIGNMENT) * ALIGNMENT
         if hasattr(os, "memfd_create"):  # memory without a name, gone with its last user
             descriptor = os.memfd_create("equipoise")
             self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
-            weakref.finalize(self, os.close, descriptor)
         else:
             descriptor, self.path = tempfile.mkstemp(prefix="equipoise-")
-            weakref.finalize(self, _remove, descriptor, self.path)
+            weakref.finalize(self, os.unlink, self.path)
+        weakref.finalize(self, os.close, descriptor)  # before the other
         os.ftruncate(descriptor, max(end, ALIGNMENT))
         self.tensors = shared_tensors(self.path, self.places)
         for name, x in tensors.items():
             self.tensors[name].copy_(x[:1] if self.places[name].copies else x)
 
 
-def _remove(descriptor: int, path: str) -> None:
-    os.close(descriptor)
-    os.unlink(path)  # noqa: PTH108 (runs when the interpreter ends, too)
-
-
 def shared_tensors(path: str, places: Mapping[str, Place]) -> dict[str, Tensor]:
     """The tensors of a board, in shared memory; a single row where all clients have the same."""
-    end = max((p.start + p.dtype.itemsize * torch.Size(p.shape).numel() for p in places.values()), default=0)
+    end = max((p.stop for p in places.values()), default=0)
     memory = torch.from_file(path, shared=True, size=max(end, 1), dtype=torch.uint8)
-    tensors = {}
-    for name, p in places.items():
-        stop = p.start + p.dtype.itemsize * torch.Size(p.shape).numel()
-        tensors[name] = (
-            memory[p.start : stop].view(p.dtype).view(p.shape)
-            if stop > p.start
-            else torch.empty(p.shape, dtype=p.dtype)
-        )
-    return tensors
+    return {name: memory[p.start : p.stop].view(p.dtype).view(p.shape) for name, p in places.items()}
 
 
 @dataclass
@@ -300,10 +293,9 @@ FIELDS = ("settings", "t", "rounds", "chances", "ids", "secret")  # sent with ev
 def _tensors(job: Job) -> dict[str, Tensor]:
     """All tensors of a job by name, and room for the trained models."""
     data = [{} if d.content is None else d.content.leaves for d in job.data]
-    tree = {"states": job.states, "messages": job.messages, "data": data}
-    some = {name: x for name, x in (("units", job.units), ("held", job.held)) if x is not None}
-    trained = torch.empty(1, dtype=job.received.dtype).expand(job.received.shape)
-    return {"received": job.received, **flatten(tree), **some, "trained": trained.contiguous()}
+    tree = {"received": job.received, "states": job.states, "messages": job.messages, "data": data}
+    tree |= {name: x for name, x in (("units", job.units), ("held", job.held)) if x is not None}
+    return flatten({**tree, "trained": torch.empty(job.received.shape, dtype=job.received.dtype)})
 
 
 def _start() -> Worker:
@@ -333,7 +325,7 @@ def _serve(pipe: Connection, files: Sequence[str]) -> None:
     torch.set_num_threads(1)
     memory.keep()
     worker, constants = Worker(multiprocessing.current_process(), pipe), dict[int, Any]()
-    number, job, visitor, trained = 0, None, None, torch.empty(0)
+    number, job, bound, trained = 0, None, None, torch.empty(0)
     problem: str | None = None
     for file in files:
         with contextlib.suppress(InputError):  # what is gone may not be needed
@@ -354,14 +346,14 @@ def _serve(pipe: Connection, files: Sequence[str]) -> None:
                 constants = {n: thing for n, thing in constants.items() if n in content[1]["alive"]}
                 try:
                     job, trained = _job(content[1], constants)
-                    if visitor is None or visitor.bound.model is not job.model:
-                        visitor = OneByOne(job.model)
+                    if bound is None or bound.model is not job.model:
+                        bound = Bound(job.model)
                 except Exception as error:
                     problem = f"A worker process cannot begin a round ({type(error).__name__}: {error})."
             worker.send("ready", problem)
-        elif job is not None and visitor is not None:
+        elif job is not None and bound is not None:
             row = content[0]
-            answer = next(visitor(job, [row]))
+            answer = next(one_by_one(job, bound, [row]))
             if answer.error is not None:
                 lines = traceback.format_exception(answer.cause) if answer.cause else [answer.error]
                 worker.send(number, answer.error, "".join(lines).encode())
@@ -389,14 +381,6 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
     ]
     constant = {name: constants[number] for name, number in message["constants"].items()}
     states, messages = (numbered(tensors, name, len(constant["rules"])) for name in ("states", "messages"))
-    job = Job(
-        **constant,
-        **message["fields"],
-        received=tensors["received"],
-        states=states,
-        messages=messages,
-        data=data,
-        units=tensors.get("units"),
-        held=tensors.get("held"),
-    )
+    own: dict[str, Any] = {name: tensors.get(name) for name in ("received", "units", "held")}
+    job = Job(**constant, **message["fields"], **own, states=states, messages=messages, data=data)
     return job, tensors["trained"]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.core.draws import noise, seeded
 from equipoise.core.hidden_units import Neurons
-from equipoise.core.model import Bound, Model
+from equipoise.core.model import Bound
 from equipoise.core.oracle import Oracle
 from equipoise.engines.job import Answer, Job
 from equipoise.system.tree import tree_map
@@ -15,22 +15,16 @@ from equipoise.system.tree import tree_map
 
 def sequential(job: Job) -> Iterator[Answer]:
     """Visit the clients in order. A client that raises answers with its error; the others continue."""
-    yield from OneByOne(job.model)(job, range(len(job.ids)))
+    yield from one_by_one(job, Bound(job.model), range(len(job.ids)))
 
 
-class OneByOne:
-    """Visits clients one after another, with its own copy of the network."""
-
-    def __init__(self, model: Model) -> None:
-        self.bound = Bound(model)
-
-    def __call__(self, job: Job, rows: Sequence[int]) -> Iterator[Answer]:
-        """Visit the clients at ``rows`` in order."""
-        for row in rows:
-            try:
-                yield visit(job, self.bound, row)
-            except Exception as error:  # an error in a user's data or network affects this client only
-                yield Answer.failed(row, error)
+def one_by_one(job: Job, bound: Bound, rows: Sequence[int]) -> Iterator[Answer]:
+    """Visit the clients at ``rows`` in order, with a copy of the network that no one else uses."""
+    for row in rows:
+        try:
+            yield visit(job, bound, row)
+        except Exception as error:  # an error in a user's data or network affects this client only
+            yield Answer.failed(row, error)
 
 
 def visit(job: Job, bound: Bound, row: int) -> Answer:

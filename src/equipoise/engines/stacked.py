@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from textwrap import shorten
 
-from equipoise.core.model import Model, Stacked
+from equipoise.core.model import Bound, Stacked
 from equipoise.core.oracle import Oracle
 from equipoise.data.samples import Samples, stack
 from equipoise.engines.job import Answer, Job, draws
 from equipoise.engines.processes import can_be_sent
-from equipoise.engines.sequential import OneByOne, sequential
+from equipoise.engines.sequential import one_by_one, sequential
 from equipoise.system.threads import run_unordered
 from equipoise.system.tree import span
 
@@ -22,25 +22,8 @@ log = logging.getLogger(__name__)
 MEMORY = 64 << 20  # bytes for the vectors of one stack; larger ones are no faster, and take their memory
 ON_DEVICE = 4 << 30  # the same on a GPU, where the cache does not count
 VECTORS = 6  # parameters, gradient, momentum, received, trained and one temporary
+Visit = Callable[[Sequence[int]], Iterator[Answer]]
 FEWEST, MOST = 20, 256  # clients of a stack, by default: smaller stacks waste time, larger ones leave cores idle
-
-
-class Together:
-    """Visits clients as one stack; if that fails, one by one, so that only the client with the error fails.
-
-    ``failed`` is called with the error of each stack that fails.
-    """
-
-    def __init__(self, model: Model, failed: Callable[[Exception], None]) -> None:
-        self.network, self.failed = Stacked(model), failed
-
-    def __call__(self, job: Job, rows: Sequence[int]) -> Iterator[Answer]:
-        """Visit the clients at ``rows``."""
-        try:
-            yield _visit(job, self.network, tuple(rows))
-        except Exception as error:  # perhaps of one client's data
-            self.failed(error)
-            yield from (answer.within(rows) for answer in sequential(job.part(rows)))
 
 
 def require_stackable(job: Job) -> None:
@@ -104,15 +87,16 @@ class Workers:
     def __call__(self, job: Job) -> Iterator[Answer]:
         """The answers in the order in which they are ready."""
         if draws(job):
-            what = (
+            subject = (
                 "The network, or the transform of its inputs, draws" if job.model.random else "Streamed data may draw"
             )
             instead = "engine='processes', where every worker has its own, or " if can_be_sent(job.model) else ""
             raise ValueError(
-                f"{what} random numbers in training, for which the threads of engine='workers' have one generator. "
+                f"{subject} random numbers in training, for which the threads of engine='workers' have one generator. "
                 f"Use {instead}engine='sequential'."
             )
-        yield from _spread(job, [(row,) for row in job.longest_first], OneByOne, self.n)
+        rows = [(row,) for row in job.longest_first]
+        yield from _spread(job, rows, self.n, lambda: partial(one_by_one, job, Bound(job.model)))
 
 
 @dataclass
@@ -135,34 +119,34 @@ class Stacks:
         ValueError : the clients cannot be stacked, see :func:`require_stackable`.
         """
         require_stackable(job)
-        if job.received.device.type != "cpu":  # a GPU works on one stack at a time: as large as fits
-            chunk = self.chunk
-        else:
-            chunk = self.chunk or min(max(-(-len(job.ids) // 4), FEWEST), MOST)
-        yield from _spread(job, stacks(job, chunk)[::-1], partial(Together, failed=self._failed), self.n)
+        chunk = self.chunk
+        if chunk is None and job.received.device.type == "cpu":  # a GPU works on one stack at a time: as large as fits
+            chunk = min(max(-(-len(job.ids) // 4), FEWEST), MOST)
+        rows = stacks(job, chunk)[::-1]
+        yield from _spread(job, rows, self.n, lambda: partial(self._together, job, Stacked(job.model)))
 
-    def _failed(self, error: Exception) -> None:
-        """Say once that clients cannot be trained as one stack."""
-        if self.warned:
-            return
-        self.warned = True
-        reason = shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …")
-        log.warning(
-            "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
-            "This message appears once per run. If it is so in all rounds, engine='workers' is faster.",
-            reason,
-        )
+    def _together(self, job: Job, network: Stacked, rows: Sequence[int]) -> Iterator[Answer]:
+        """Visit the clients at ``rows`` as one stack; if that fails, one by one, so that only the client with the error fails."""
+        try:
+            yield _visit(job, network, tuple(rows))
+        except Exception as error:  # perhaps of one client's data
+            if not self.warned:
+                self.warned = True
+                log.warning(
+                    "Clients that cannot be trained as one stack are trained one by one, with the same result (%s). "
+                    "This message appears once per run. If it is so in all rounds, engine='workers' is faster.",
+                    shorten(f"{type(error).__name__}: {error}", 120, placeholder=" …"),
+                )
+            yield from (answer.within(rows) for answer in sequential(job.part(rows)))
 
 
-def _spread(
-    job: Job, parts: Sequence[Sequence[int]], kind: Callable[[Model], OneByOne | Together], n: int
-) -> Iterator[Answer]:
-    """Visit the clients of each part in one of ``n`` threads; on a GPU, in one thread."""
+def _spread(job: Job, parts: Sequence[Sequence[int]], n: int, visitor: Callable[[], Visit]) -> Iterator[Answer]:
+    """Visit the clients of each part in one of ``n`` threads, each with its own ``visitor``; on a GPU, in one thread."""
     n = n if job.received.device.type == "cpu" else 1
 
     def make() -> Callable[[Sequence[int]], list[Answer]]:
-        visitor = kind(job.model)
-        return lambda rows: list(visitor(job, rows))
+        visit = visitor()
+        return lambda rows: list(visit(rows))
 
     for _, answers in run_unordered(parts, make, n):
         yield from answers

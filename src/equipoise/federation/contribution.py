@@ -18,6 +18,7 @@ from equipoise.federation.standing import ProgressLog, progress_bar
 from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.records.meta import Contribution
 from equipoise.records.record import shorten
+from equipoise.system.grouping import by_name, grouped
 from equipoise.system.suggestions import some
 
 NEEDS = frozenset({"contribution", "contribution_on_test"})  # of a rule
@@ -100,7 +101,7 @@ def standalone(
     trial = isolated(trial)
     last = max(1, min(trial.settings.contribution_rounds, rounds))
     now = begun if begun is not None and begun.t <= rounds - last + 1 else begin(trial)
-    measured: list[tuple[list[float] | None, list[float] | None]] = []  # after each of the last rounds
+    measured: list[dict[str, list[float]]] = []  # after each of the last rounds
     failed: dict[str, dict[str, None]] = {}  # names of clients, each once, by the reason
     lines, called = ProgressLog(progress), "every client alone, before the first round"
     with progress_bar(progress) as bar:
@@ -123,29 +124,28 @@ def standalone(
                 lines.say(called, f"round {now.t} of {rounds}")
     for reason, names in failed.items():
         log.warning("%s cannot train alone to the end (%s); the last good model counts", some(list(names)), reason)
-    on_tests, on_validation = (
-        list(zip(*rows, strict=True)) if rows[0] is not None else None for rows in zip(*measured, strict=True)
-    )
-    means = [
-        None if of_clients is None else [fmean(each) for each in of_clients] for of_clients in (on_tests, on_validation)
-    ]
-    alone: Contribution = {"standalone_test": means[0], "standalone_val": means[1], "rounds": rounds}
+    by_client = {key: list(zip(*rows, strict=True)) for key, rows in by_name(measured).items()}
+    means = {key: [fmean(each) for each in clients] for key, clients in by_client.items()}
+    alone: Contribution = {
+        "standalone_test": means.get("standalone_test"),
+        "standalone_val": means.get("standalone_val"),
+        "rounds": rounds,
+    }
     if last > 1:
         alone["averaged"] = last
-        if on_tests:
-            alone["spread"] = [stdev(each) for each in on_tests]
+        if "standalone_test" in by_client:
+            alone["spread"] = [stdev(each) for each in by_client["standalone_test"]]
     return alone, now
 
 
-def _measured(trial: Trial, tests: EvaluationSets, now: Progression) -> tuple[list[float] | None, list[float] | None]:
-    """The accuracy of each client's own model on the test sets, and on the server's validation data; None without such data."""
-    tested: list[float] | None = [] if tests.sets else None
-    judged: list[float] | None = None if trial.oracle is None else []
+def _measured(trial: Trial, tests: EvaluationSets, now: Progression) -> dict[str, list[float]]:
+    """The accuracy of each client's own model on the test sets, and on the server's validation data, as far as there are such data."""
+    measured: list[tuple[str, float]] = []
     with looking(trial, 0):
         for m in range(len(trial.data)):  # one model at a time
             vector = deployed(trial, now, m)
-            if tested is not None:
-                tested.append(tests.accuracy(trial, vector, m))
-            if judged is not None and trial.oracle is not None:
-                judged.append(float(trial.oracle.tally(vector).goodness))
-    return tested, judged
+            if tests.sets:
+                measured.append(("standalone_test", tests.accuracy(trial, vector, m)))
+            if trial.oracle is not None:
+                measured.append(("standalone_val", float(trial.oracle.tally(vector).goodness)))
+    return grouped(measured)

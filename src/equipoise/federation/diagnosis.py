@@ -85,7 +85,8 @@ def _during(job: Job, bound: Bound, row: int) -> str:
     guilty = [
         r for r in changing if _finite(job, bound, row, [other for other in job.rules if other is not r])
     ] or changing
-    named = dict.fromkeys(name for r in guilty for name in _numbers(r))
+    numbers = (f.name for r in guilty for f in fields(r) if type(getattr(r, f.name)) in (int, float))
+    named = dict.fromkeys(numbers)
     change = f"change {' or '.join(named)}, or " if named else ""
     without = f"it does not without {' and '.join(map(text_of, guilty))}; {change}{lower}"
     return _diagnosed(guard.DIVERGED, without)
@@ -104,9 +105,3 @@ def _finite(job: Job, bound: Bound, row: int, rules: Sequence[Rule]) -> bool:
     part = replace(part, rules=tuple(job.rules[k] for k in keep), states=states, messages=messages)
     answer = visit(part, bound, 0)
     return not guard.inspect(answer, part.received[0], tree_map(lambda x: x[0], states))
-
-
-def _numbers(rule: Rule) -> list[str]:
-    """The hyper-parameters of a rule that are numbers."""
-    values = {f.name: getattr(rule, f.name) for f in fields(rule)}
-    return [name for name, x in values.items() if type(x) in (int, float)]

@@ -5,7 +5,7 @@ import logging
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from equipoise.federation import checkpoint
@@ -33,14 +33,9 @@ BEST = "best"  # a folder with the state after the round with the best validatio
 UNKNOWN = "is of an earlier version, which kept no hash of its data: that they are the same could not be checked."
 
 
-@contextmanager
-def locking(directory: Path) -> Iterator[None]:
+def locking(directory: Path) -> AbstractContextManager[None]:
     """Hold the lock of a run's directory; of a run with a configuration, who executes that holds it."""
-    if (directory / "config.toml").exists():
-        yield
-        return
-    with claimed(directory):
-        yield
+    return nullcontext() if (directory / "config.toml").exists() else claimed(directory)
 
 
 @contextmanager

@@ -100,13 +100,7 @@ def handed(trial: Trial, p: Progression, m: int) -> Handed:
 
 
 def used(
-    trial: Trial,
-    t: int,
-    m: int,
-    data: Samples | Absent,
-    given: Handed,
-    own: Tensor | None,
-    states: Sequence[State],
+    trial: Trial, t: int, m: int, data: Samples | Absent, given: Handed, own: Tensor | None, states: Sequence[State]
 ) -> Tensor:
     """The model with which a client predicts, a whole vector [G], from what the server sent; without messages it does not train for that.
 
@@ -286,9 +280,9 @@ class EvaluationSets:
         if self.of_clients is not None or personal(trial, p):
             if not everything:
                 return record
-            each = self._by_client(trial, p, vector)
             judged: list[Judged | None] = [
-                None if parts is None else _judged(own, parts, joined=_joined(trial)) for parts in each
+                None if parts is None else _judged(own, parts, joined=_joined(trial))
+                for parts in self._by_client(trial, p, vector)
             ]
         else:
             belongs = [self._own(m) for m in range(self.n)]
@@ -426,19 +420,10 @@ class HeldOut:
 
         ``measures`` are recorded by group, as far as they follow from sums; sums by sensitive attribute in rounds of costly evaluations.
         """
-        if not personal(trial, p):
-            tallies, answered = self._shared(trial, published(trial, p), p.server)
-        elif costly(p.t, rounds):
-            each = [
-                None
-                if d is None
-                else measured(trial, deployable(trial, p, m), d, self._name(trial, m), deciding(trial, p, m))
-                for m, d in enumerate(self.sets)
-            ]
-            tallies = [None if outputs is None else outputs.tally for outputs in each]
-            answered = [*filter(None, each)]
-        else:
+        alone = personal(trial, p)
+        if alone and not costly(p.t, rounds):
             return {}
+        tallies, answered = self._answered(trial, p, alone=alone)
         record = pooled(trial.model.task, tallies, self.groups, measures)
         if record and costly(p.t, rounds):
             if people := Outputs.joined(answered).people(joined=False):
@@ -449,28 +434,26 @@ class HeldOut:
             )
         return record
 
-    @staticmethod
-    def _name(trial: Trial, m: int) -> str:
-        return trial.names[m] if m < len(trial.names) else f"client {m}"
-
-    def _shared(self, trial: Trial, vector: Tensor, server: Sequence[State]) -> tuple[list[Tallied], list[Outputs]]:
-        """Of one model [G], for all clients: those in memory in one pass, the others one after another; and all its outputs."""
+    def _answered(self, trial: Trial, p: Progression, *, alone: bool) -> tuple[list[Tallied], list[Outputs]]:
+        """The tallies of all clients, and all outputs: of one model for clients in memory in one pass, of others one after another."""
         tallies: list[Tallied] = [None] * len(self.sets)
-        answered: list[Outputs] = []
+        every: list[Outputs] = []
+        shared = None if alone else (published(trial, p), p.server)
         here, data = self._together
-        if data is not None:
-            [outputs] = answers(trial, vector, [data], server)
-            answered.append(outputs)
+        if shared is not None and data is not None:
+            every += answers(trial, shared[0], [data], shared[1])
             sizes = [d.size for m in here if (d := self.sets[m]) is not None]
             for m, n, end in zip(here, sizes, accumulate(sizes), strict=True):
-                tallies[m] = outputs.take(slice(end - n, end)).tally
+                tallies[m] = every[0].take(slice(end - n, end)).tally
         for m, d in enumerate(self.sets):
-            if d is not None and m not in here:
-                outputs_of_client = measured(trial, vector, d, self._name(trial, m), server)
-                if outputs_of_client is not None:
-                    tallies[m] = outputs_of_client.tally
-                    answered.append(outputs_of_client)
-        return tallies, answered
+            if d is None or tallies[m] is not None:
+                continue
+            vector, states = shared or (deployable(trial, p, m), deciding(trial, p, m))
+            name = trial.names[m] if m < len(trial.names) else f"client {m}"
+            if (outputs := measured(trial, vector, d, name, states)) is not None:
+                tallies[m] = outputs.tally
+                every.append(outputs)
+        return tallies, every
 
 
 def measured(trial: Trial, vector: Tensor, data: Samples | Absent, who: str, server: Sequence[State]) -> Outputs | None:

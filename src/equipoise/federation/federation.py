@@ -28,8 +28,8 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.federation.fingerprint import contents, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
-from equipoise.federation.inputs import Groups, client_sets, frame, named, repeated, require_people, taking
-from equipoise.federation.method import Method, in_force
+from equipoise.federation.inputs import Groups, client_sets, frame, named, own_tests, repeated, require_people, taking
+from equipoise.federation.method import Method, in_force, printed
 from equipoise.federation.preparation import (
     Arrangement,
     Population,
@@ -50,7 +50,7 @@ from equipoise.metrics.groups import positive_class
 from equipoise.records.criteria import rungs
 from equipoise.records.history import LEAST
 from equipoise.records.meta import Content, Contribution, Meta
-from equipoise.records.record import Record, without
+from equipoise.records.record import Record, large, without
 from equipoise.records.validation import selected
 from equipoise.report.holdings import example_images as draw_examples, sentence, who_has_what
 from equipoise.report.html import block
@@ -159,9 +159,9 @@ class Federation(Arrangement):
         recorded, own = recorded_of(meaning, measures)
         rules, optimiser = Method.of(method), checked_solver(solver)
         rules.check(optimiser)
-        if not tests and client_tests is not None:
-            client_tests = list(client_tests) if isinstance(client_tests, Iterator) else client_tests
-            tests, groups = client_sets(client_tests, names, groups)
+        mine = own_tests(client_tests)
+        if not tests and mine is not None and groups is None:
+            tests, groups = client_sets(mine, names)
         inputs = frame(
             net,
             clients,
@@ -169,7 +169,7 @@ class Federation(Arrangement):
             names,
             lr=optimiser.lr,
             tests={} if tests is None else tests,
-            client_tests=client_tests,
+            client_tests=mine,
             server_validation=server_validation,
             transform=transform,
             head=head,
@@ -231,14 +231,17 @@ class Federation(Arrangement):
             )
         super().__setattr__(name, value)
 
-    @property
-    def simulated(self) -> tuple[str, ...]:
-        """The names of the clients, unless sites keep their data."""
-        return self.names if self.population is None else ()
+    def judged(self, record: Record) -> Record:
+        """A record without scores about too few people, see `equipoise.records.record.large`."""
+        return large(record, self.least_group, self.names if self.population is None else ())
+
+    def standing(self, rounds: int) -> Standing:
+        """How far the run is, of so many rounds."""
+        return Standing.of([*map(self.judged, self.records)], rounds)
 
     def __repr__(self) -> str:
         records = [record for record in self.records if record.get("groups")][-1:]
-        tested = [", ".join(accuracies(record, self.least_group, self.simulated)) for record in records]
+        tested = [", ".join(accuracies(self.judged(record))) for record in records]
         net = f"{type(self.model.net).__name__} with {self.model.n_params:,} parameters"
         what = [str(self.method), net, f"{len(self.names)} clients", f"{self.progress.t} rounds", *tested]
         return f"Federation({', '.join(what)})"
@@ -341,10 +344,9 @@ class Federation(Arrangement):
                     files.append(path, record)
                     if kept:
                         self.save(path, total, keep_checkpoints)
-                bar.update(task, advance=1, accuracy=accuracies(record, self.least_group, self.simulated))
+                bar.update(task, advance=1, accuracy=accuracies(self.judged(record)))
                 if lines.due(called, ends=ends):
-                    standing = Standing.of(self.records, total, self.least_group, self.simulated)
-                    lines.say(called, standing, shown_rate(self.solver.lr, self.progress.t, total))
+                    lines.say(called, self.standing(total), shown_rate(self.solver.lr, self.progress.t, total))
                 pause = (on_round is not None and on_round(record) is True) or "stopped" in record
                 if path is not None and pause and not kept:
                     self.save(path, total, keep_checkpoints)
@@ -360,8 +362,10 @@ class Federation(Arrangement):
             yield self.positive.sentence
         if self.progress.t:
             return
-        if why := self._rounding():
-            yield f"{why} Subtract their mean, in double precision, before you give them."
+        for name, data in zip(self.names, self.inputs.data, strict=True):
+            if why := rounding(data):
+                yield f"{name}: {why} Subtract their mean, in double precision, before you give them."
+                break
         yield from (f"{self.method}: {why}" for rule in self.method.rules if (why := rule.doubt(self.trial.setup)))
 
     def _round(self, rounds: int, stop: Stop | None = None) -> Record:
@@ -409,12 +413,6 @@ class Federation(Arrangement):
             return diverged(record.get("groups", {}), guess=guess)
         losses = {str(m): {"loss": loss} for m, loss in enumerate(record.get("losses", ()))}
         return diverged(losses, which="training loss", guess=guess)
-
-    def _rounding(self) -> str:
-        """A sentence about the first client whose numbers, if they differ, are the same for the network; empty if there is none."""
-        held = zip(self.names, self.inputs.data, strict=True)
-        said = ((name, rounding(data)) for name, data in held)
-        return next((f"{name}: {why}" for name, why in said if why), "")
 
     def prepare(self, rounds: int, *, progress: bool = True) -> None:
         """Find out what each client reaches alone in ``rounds`` rounds, if the method or ``collaborative`` asks for it.
@@ -473,6 +471,7 @@ class Federation(Arrangement):
         meta: Meta = {
             "method": own_code.short(str(self.method)),
             "in_force": in_force(self.method),
+            "printed": printed(self.method),
             "seed": self.trial.settings.seed,
             "rounds": max(self.trial.rounds, self.progress.t),
             "select": self.select,

@@ -25,6 +25,7 @@ from equipoise.records.meta import Content
 from equipoise.records.record import Record, line
 from equipoise.system import memory
 from equipoise.system.errors import RunError
+from equipoise.system.ranges import check_whole
 from equipoise.system.terminal import Terminal
 
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
@@ -194,15 +195,16 @@ def forecast(
     QuorumError : too few clients can train.
     ValueError : ``rounds`` is below 1.
     """
-    if rounds < 1:
-        raise ValueError(f"rounds must be a whole number >= 1; found {rounds!r}.")
+    check_whole("rounds", rounds, 1)
     console = Terminal(stderr=True, quiet=not progress)
     with console.status("timing a round") if progress and console.is_terminal else nullcontext():
         return _forecast(federation, rounds, None if directory is None else Path(directory), keep)
 
 
 def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -> Forecast:
-    trial = replace(_with_contribution(fed), presence=None)  # a round with all that may be selected takes the most
+    trial = replace(fed.trial, presence=None)  # a round with all that may be selected takes the most
+    if fed.collaborative and trial.contribution is None:  # equal ones, if they are not known yet
+        trial = replace(trial, contribution=torch.full_like(trial.setup.sizes, 0.5))
     now, total = fed.progress, fed.progress.t + rounds
     N, M, device = len(trial.data), cohort_size(len(trial.data), trial.settings.participation), now.vector.device
     held, free = memory.taken(device), memory.free(device)
@@ -266,14 +268,6 @@ def _evaluation(fed: Federation, trial: Trial, after: Progression, rounds: int) 
     vector = evaluation.published(trial, after)
     plain, _ = _timed(lambda _: [*fed.tests.answered(trial, vector, after.server)], list[str](), device)
     return often * costly + (1 - often) * plain, record
-
-
-def _with_contribution(fed: Federation) -> Trial:
-    """The experiment, with equal contributions if they are not known yet."""
-    trial = fed.trial
-    if not fed.collaborative or trial.contribution is not None:
-        return trial
-    return replace(trial, contribution=torch.full_like(trial.setup.sizes, 0.5))
 
 
 def _bytes(tensors: Iterable[object]) -> int:

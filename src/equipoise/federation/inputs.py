@@ -163,27 +163,23 @@ class Frame:
                 parts = model.initial[:P].clone(), model.initial[P:].clone()
                 self.bound.gradient(*parts, x, lambda logits, _: logits.sum(1).mean())
         except Exception as error:  # whatever the network raises
-            norms = [repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm)]
-            which = f"BatchNorm {some(norms, 3)}" if model.batch_norm else "the network"
             have, each, them = ("have", " each", "them") if len(names) > 1 else ("has", "", "it")
-            if settings.batch_size == 1 and model.batch_norm:
+            if not model.batch_norm:
+                raise NetworkError(
+                    f"{some(names)} {have} a batch of one sample, on which the network cannot be trained "
+                    f"({type(error).__name__}: {error}). Let it take one: squeeze() drops its axis, for instance."
+                ) from error
+            norms = some([repr(n) for n, m in model.net.named_modules() if isinstance(m, _BatchNorm)], 3)
+            fault = (
+                f"{some(names)} {have} one sample{each}, on which BatchNorm {norms} cannot be trained, as the statistics "
+                f"of one sample mean nothing. Leave {them} out, give {them} more samples, or replace BatchNorm by GroupNorm."
+            )
+            if settings.batch_size == 1:
                 fault = (
-                    f"batch_size=1: {which} cannot be trained on batches of one sample, whose statistics mean nothing. "
-                    "Take batch_size=2 (--batch-size 2) or more"
+                    f"batch_size=1: BatchNorm {norms} cannot be trained on batches of one sample, whose statistics mean nothing. "
+                    "Take batch_size=2 (--batch-size 2) or more, or replace BatchNorm by GroupNorm."
                 )
-            elif model.batch_norm:
-                fault = (
-                    f"{some(names)} {have} one sample{each}, on which {which} cannot be trained, as the statistics "
-                    f"of one sample mean nothing. Leave {them} out, give {them} more samples"
-                )
-            else:
-                fault = f"{some(names)} {have} a batch of one sample, on which the network cannot be trained"
-            if model.batch_norm:
-                fault += ", or replace BatchNorm by GroupNorm."
-                raise NetworkError(fault, harmless=fault) from error
-            raise NetworkError(
-                f"{fault} ({type(error).__name__}: {error}). Let it take one: squeeze() drops its axis, for instance."
-            ) from error
+            raise NetworkError(fault, harmless=fault) from error
 
     def pooled(self, settings: Settings) -> tuple[Frame, Settings]:
         """The same with one client that has the samples of all, and settings that let it train as much as they do in a round."""
@@ -273,9 +269,11 @@ def frame(
     where = usable_device(settings.device)
     if where.type == "cpu":
         freed.keep()
-    _check_arguments(net, tests, client_tests, transform, memory)
+    _check_arguments(net, tests, transform, memory)
     net = copied(net).to(where)
-    dtype = _dtype_of_inputs(net, head)  # errors of the network come before the data are read
+    dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
+    if any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules()):
+        dtype = torch.int64  # whole numbers, which it looks up
     reading = partial(read, dtype=dtype, device=where, transform=transform, target=task.dtype)
     clients = _clients(clients)
     called = _names(names, clients)
@@ -304,12 +302,6 @@ def frame(
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
 
 
-def _dtype_of_inputs(net: nn.Module, head: str | None) -> torch.dtype:
-    """That of the network, or whole numbers for a network that looks them up."""
-    dtype = Model(net, head).initial.dtype
-    return torch.int64 if any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules()) else dtype
-
-
 def _targets(data: Sequence[Samples | Absent], names: Sequence[str], settings: Settings) -> list[Tensor]:
     """What clients whose data are in memory train to predict."""
     people = at_one_client([d.people for d in data])
@@ -331,15 +323,11 @@ def _values_of_attributes(given: object, A: int) -> dict[str, tuple[str, ...]]:
     return {name: named(f"attributes[{name!r}]", given[name], "values") or () for name in names}
 
 
-def _check_arguments(net: object, tests: object, client_tests: object, transform: object, memory: int | None) -> None:
+def _check_arguments(net: object, tests: object, transform: object, memory: int | None) -> None:
     """Require arguments of the right kinds, before anything is read."""
     _check_network(net)
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be a function transform(x, shift); found {type(transform).__name__}.")
-    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests or (), Iterable):
-        raise TypeError(
-            f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}."
-        )
     if memory is not None:
         check_whole("memory", memory, 0, meaning=" bytes")
     if not isinstance(tests, Mapping):
@@ -409,13 +397,19 @@ def _rated(model: Model, lr: RateLike) -> Model:
     return Model(net, model.head_name, model.random, model.observed, model.task)
 
 
-def client_sets(
-    client_tests: object, names: Sequence[str] | None, groups: Sequence[str] | None
-) -> tuple[dict[str, object] | None, Sequence[str] | None]:
+def own_tests(client_tests: Sequence[object] | None) -> list[object] | None:
+    """The test sets that are one client's each, as the user gave them."""
+    if client_tests is None:
+        return None
+    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable):
+        raise TypeError(
+            f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}."
+        )
+    return list(client_tests)
+
+
+def client_sets(sets: Sequence[object], names: Sequence[str] | None) -> tuple[dict[str, object], list[str] | None]:
     """Test sets, and the one of each client, where clients have their own and there are no others: theirs, or of many all together."""
-    if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable) or groups is not None:
-        return None, groups  # which is refused elsewhere
-    sets = list(client_tests)
     called = [f"client-{k}" for k in range(len(sets))] if names is None else list(names)
     given = {name: data for name, data in zip(called, sets, strict=False) if data is not None}
     if len(given) <= FEW:

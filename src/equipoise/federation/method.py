@@ -227,6 +227,16 @@ def in_force(method: Method) -> str:
     return " + ".join(texts)
 
 
+def printed(method: Method) -> str:
+    """The method as papers print it, `q-FFL (q=2)+FedHEAL`; its text, if that names rules which are in no catalogue."""
+    try:
+        pieces = [*_pieces(method.text)]
+    except MethodError:
+        return method.text
+    named = ((METHODS[name].name if name in METHODS else name.rpartition(":")[2], given) for name, _, given in pieces)
+    return "+".join(f"{name} {_inside(given)}".rstrip() for name, given in named)
+
+
 def _listed(values: Mapping[str, object]) -> str:
     """Hyper-parameters as :func:`read_values` reads them."""
     return ", ".join(

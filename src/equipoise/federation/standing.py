@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
@@ -19,8 +19,7 @@ from rich.text import Text
 from equipoise.core.rates import RateLike, at, rate
 from equipoise.metrics.measures import ACCURACY, Measure, main_in
 from equipoise.metrics.performance import tenth
-from equipoise.privacy.suppression import enough, large
-from equipoise.records.record import Record, by_client, judged_by
+from equipoise.records.record import Record, by_client, judged_by, number
 from equipoise.system.terminal import Terminal
 from equipoise.system.text import Said, visible
 
@@ -59,20 +58,15 @@ class Standing:
     measure: Measure = ACCURACY
 
     @classmethod
-    def of(cls, records: Sequence[Record], rounds: int, least: int = 1, simulated: Collection[str] = ()) -> Standing:
-        """That after some records, or the last of them; of groups and sites with so many people at ``least``, and all ``simulated`` clients."""
+    def of(cls, records: Sequence[Record], rounds: int) -> Standing:
+        """That after some records, or the last of them, see `equipoise.records.record.large`."""
         if not records:
             return cls(0, rounds)
         seconds = [record["seconds"] for record in records[-LAST:] if "seconds" in record]
         measure = judged_by(records) or ACCURACY
         now = cls(records[-1]["round"] + 1, rounds, seconds=fmean(seconds) if seconds else None)
-        tested, groups = next(
-            ((r["round"], by) for r in reversed(records) if (by := _groups(r, least, simulated))), (-1, {})
-        )
-        of_clients = 1 if simulated else least
-        asked, clients = next(
-            ((r["round"], each) for r in reversed(records) if (each := _clients(r, of_clients))), (-1, [])
-        )
+        tested, groups = next(((r["round"], by) for r in reversed(records) if (by := _groups(r))), (-1, {}))
+        asked, clients = next(((r["round"], each) for r in reversed(records) if (each := _clients(r))), (-1, []))
         if groups:
             over = next(iter(groups)) if len(groups) == 1 else f"mean of {len(groups)} groups"
             now = replace(now, mean=fmean(groups.values()), over=over, measure=measure)
@@ -106,18 +100,16 @@ class Standing:
         return f"round {self.round} of {self.rounds}{mean}{worst}"
 
 
-def _groups(record: Record, least: int, simulated: Collection[str]) -> dict[str, float]:
-    """The main measure of every group that is shown."""
-    every = {name: scores[main_in(scores).name] for name, scores in large(record, least, simulated).items()}
-    return {name: a for name, a in every.items() if a is not None and math.isfinite(a)}
+def _groups(record: Record) -> dict[str, float]:
+    """The main measure of every group."""
+    every = {name: number(scores.get(main_in(scores).name)) for name, scores in record.get("groups", {}).items()}
+    return {name: a for name, a in every.items() if math.isfinite(a)}
 
 
-def _clients(record: Record, least: int) -> list[float]:
-    """The main measure of the clients with so many test samples."""
+def _clients(record: Record) -> list[float]:
+    """The main measure of the clients that were tested."""
     clients = record.get("clients") or {}
-    each = by_client(clients, main_in(clients))
-    sizes = clients.get("n") or [least] * len(each)
-    return [a for a, n in zip(each, sizes, strict=True) if a is not None and math.isfinite(a) and enough(n, least)]
+    return [a for a in map(number, by_client(clients, main_in(clients))) if math.isfinite(a)]
 
 
 def shown_rate(lr: RateLike, t: int, rounds: int) -> str:
@@ -188,10 +180,10 @@ def progress_bar(wanted: bool) -> Progress:
     )
 
 
-def accuracies(record: Record, least: int = 1, simulated: Collection[str] = ()) -> list[str]:
-    """The accuracy of a round, or another main measure, on each test set with so many people at least, or of a simulated client."""
-    shown = {name: (main_in(score), score) for name, score in large(record, least, simulated).items()}
-    return [f"{name} {main.brief(score[main.name], 0)}{main.unit}" for name, (main, score) in shown.items()]
+def accuracies(record: Record, digits: int = 0) -> list[str]:
+    """The accuracy of a round, or another main measure, on each test set."""
+    scores = {name: (main_in(score), score) for name, score in record.get("groups", {}).items()}
+    return [f"{name} {main.brief(score[main.name], digits)}{main.unit}" for name, (main, score) in scores.items()]  # type: ignore[literal-required]
 
 
 class _InNotebook(Progress):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from equipoise.bundle.saving import Trained
 from equipoise.core.outputs import Outputs
@@ -20,8 +22,9 @@ from equipoise.federation.evaluation import EvaluationSets, answers, published
 from equipoise.federation.trial import Trial
 from equipoise.metrics.calibration import Decision, Recalibration, auc, calibration, histogram, reliability, roc
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.groups import people_of, rates_of
-from equipoise.metrics.intervals import Interval, sizes_by, wilson
+from equipoise.metrics.gaps import Group
+from equipoise.metrics.groups import people_of
+from equipoise.metrics.intervals import Interval
 from equipoise.metrics.performance import Value
 from equipoise.metrics.thresholds import Aim, choose
 from equipoise.privacy.suppression import enough
@@ -120,30 +123,28 @@ def choose_threshold(
         both classes.
     """
     aim = Aim.of(sensitivity, specificity, cost, youden)
-    positive = _positive(federation)
+    trained = _Deciding.of(federation)
     if (by := federation.history.meta.get("decides")) is not None:
         raise ValueError(
             f"{federation.method} decides itself{f', by {by}' * bool(by)}, and its report and its bundle have these decisions: another threshold "
             "would undo them. Choose one for the run of a method that leaves the decision open, such as fedavg."
         )
-    source, rows = _validation(federation)
-    scores, cases = _scores(rows, positive)
+    source, rows = trained.validation
+    scores, cases = trained.scores(rows)
     try:
         value = choose(aim, scores, cases)
     except ValueError as error:
         raise ValueError(f"The validation rows: {error}") from None
-    groups = None if by_group is False else _by_group(federation, aim, rows, by_group)
-    vector = published(federation.trial, federation.chosen)
-    tested = _tested(federation)
-    every = Outputs.joined([*tested.values()])
+    groups = None if by_group is False else trained.by_group(aim, by_group)
+    every = trained.every
     record = next(each for each in federation.records if each["round"] == federation.chosen.t - 1)
     decision = Decision.at(value, groups)
     validation = {"all": rows}
     if groups is not None:
         by = groups["attribute"]
-        validation |= {f"{by} {name}": part for name, part in _by(federation, rows, by).items()}
+        validation |= {f"{by} {name}": part for name, part in trained.by(rows, by).items()}
     document: Chosen = {
-        "positive": federation.classes[positive],
+        "positive": federation.classes[trained.positive],
         "threshold": value,
         "by_group": groups,
         "rule": str(aim),
@@ -154,174 +155,26 @@ def choose_threshold(
             "of_class": int(cases.sum()),
             "sha256": hashlib.sha256(scores.tobytes() + cases.tobytes()).hexdigest(),
         },
-        "validation": {name: _rates(federation, part, decision) for name, part in validation.items()},
-        "hash": hashlib.sha256(as_bytes(vector)).hexdigest(),
+        "validation": {name: trained.rates(part, decision) for name, part in validation.items()},
+        "hash": hashlib.sha256(as_bytes(trained.vector)).hexdigest(),
         "round": record["round"],
         "record": mark(record),
         "least": 0,
-        "everyone": _rates(federation, every, decision),
+        "everyone": trained.rates(every, decision),
         "divisions": [
-            {"by": by, "groups": {name: _rates(federation, part, decision) for name, part in parts.items()}}
-            for by, parts in _divided(federation, tested)
+            {"by": by, "groups": {name: trained.rates(part, decision) for name, part in parts.items()}}
+            for by, parts in trained.divisions()
         ],
         "reliability": [
             {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
             for low, high, n, score, share, interval in reliability(
-                *_scores(every, positive), person=None if every.person is None else every.person.cpu().numpy()
+                *trained.scores(every), person=None if every.person is None else every.person.cpu().numpy()
             )
         ],
-        "recalibration": None
-        if recalibrate is None
-        else _recalibrated(federation, recalibrate, (scores, cases), every),
-        "notes": [*_notes(federation, rows, groups)],
+        "recalibration": None if recalibrate is None else trained.recalibrated(recalibrate),
+        "notes": [*trained.notes(groups)],
     }
     return Threshold(masked(document, federation.least_group))
-
-
-def _notes(federation: Federation, rows: Outputs, groups: ByGroup | None) -> Iterator[str]:
-    """What to know about the choice: that it uses the group, and on how few rows it was made."""
-    if federation.personal:
-        yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
-    yield from federation.repeated
-    positive = _positive(federation)
-    counts = {"": people_of(rows.counts)["tpr"][positive]}
-    if groups is not None:
-        yield USES_GROUP.format(groups["attribute"])
-        parts = _by(federation, rows, groups["attribute"])
-        counts = {f" for {value}": people_of(part.counts)["tpr"][positive] for value, part in parts.items()}
-    if few := [which for which, n in counts.items() if not enough(n, federation.least_group)]:
-        yield (
-            f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[positive]}"
-            f"{' and'.join(few)}: other rows would give another threshold."
-        )
-
-
-def _positive(federation: Federation) -> int:
-    """The number of the positive class of two."""
-    if not isinstance(federation.model.task, Classification) or len(federation.classes) != 2:
-        what = f"{len(federation.classes)} classes" if federation.classes else "numbers to predict"
-        raise ValueError(f"A threshold decides between two classes, and this federation has {what}.")
-    if not federation.method.sharing.global_model:
-        raise ValueError(
-            f"{federation.method} has no global model, for which a threshold could be chosen: every client has its own."
-        )
-    if not federation.progress.t:
-        raise ValueError("The model has not been trained: call fit first.")
-    assert federation.positive is not None  # of two classes one is
-    return federation.positive.number
-
-
-def _validation(federation: Federation) -> tuple[str, Outputs]:
-    """Whose validation rows there are, and the outputs of the global model for them."""
-    if federation.held is not None:
-        return "clients", _outputs(federation, [d for d in federation.held.sets if d is not None])
-    if (data := federation.inputs.server_validation) is not None:
-        return "server", _outputs(federation, [data])
-    raise ValueError(NO_ROWS)
-
-
-def _outputs(federation: Federation, sets: Iterable[Any]) -> Outputs:
-    trial = federation.trial
-    return Outputs.joined(answers(trial, published(trial, federation.chosen), [loaded(data) for data in sets], ()))
-
-
-def _scores(outputs: Outputs, positive: int) -> Scores:
-    """The probabilities of the positive class [n], and which samples are of it [n]."""
-    p, y, _ = outputs.given
-    return p[:, positive], y == positive
-
-
-def _by(federation: Federation, outputs: Outputs, attribute: str) -> dict[str, Outputs]:
-    """The outputs for the samples with each value of an attribute."""
-    codes = outputs.codes([*federation.attributes].index(attribute))
-    return {value: outputs.take(codes == k) for k, value in enumerate(federation.attributes[attribute])}
-
-
-def _tested(federation: Federation) -> dict[str, Outputs]:
-    """The outputs of the global model for every test set."""
-    if not federation.tests.sets:
-        raise ValueError("This federation has no test rows, on which a threshold could be measured: give tests.")
-    return {name: _outputs(federation, [data]) for name, data in federation.tests.sets.items()}
-
-
-def _by_group(federation: Federation, aim: Aim, rows: Outputs, by_group: bool | str) -> ByGroup:
-    """The threshold of each value of an attribute."""
-    attributes = federation.attributes
-    if not attributes:
-        raise ValueError(
-            "--by-group: samples have no sensitive attribute. Name its column, --set group=COLUMN (Python: give clients as (x, y, s))."
-        )
-    if by_group is True and len(attributes) > 1:
-        raise ValueError(
-            f"--by-group: there are several attributes ({some([*attributes])}). Name one: --attribute NAME (Python: by_group=NAME)."
-        )
-    name = next(iter(attributes)) if by_group is True else str(by_group)
-    if name not in attributes:
-        raise ValueError(f"--attribute: {unknown('attribute', name, attributes)}")
-    positive = _positive(federation)
-    parts = {value: _scores(part, positive) for value, part in _by(federation, rows, name).items()}
-    poor = [f"{value} {y.sum()} and {(~y).sum()}" for value, (_, y) in parts.items() if len(set(y.tolist())) < 2]
-    if poor:
-        raise ValueError(
-            f"--by-group: a threshold needs validation rows of both classes in every group, and of {name} these have so many of class "
-            f"{federation.classes[_positive(federation)]} and others: {some(poor, 10)}. Hold out more rows, or choose one threshold for all."
-        )
-    return {
-        "attribute": name,
-        "thresholds": {value: choose(aim, *part) for value, part in parts.items()},
-    }
-
-
-def _divided(federation: Federation, tested: Mapping[str, Outputs]) -> list[tuple[str, dict[str, Outputs]]]:
-    """The divisions of test samples: by attribute, by test set unless an attribute is that, and by client."""
-    every, names = Outputs.joined([*tested.values()]), federation.names
-    divisions = [
-        (name, _by(federation, every, name))
-        for k, name in enumerate(federation.attributes)
-        if bool((every.codes(k) >= 0).any())
-    ]
-    if len(tested) > 1 and not any({*tested} <= {*values} for values in federation.attributes.values()):
-        divisions.append((CLIENT if {*tested} <= {*names} else "test set", dict(tested)))
-    own = federation.tests.of_clients
-    if own is not None and len(names) <= MOST and not any(by == CLIENT for by, _ in divisions):
-        mine = {n: _outputs(federation, [d]) for n, d in zip(names, own, strict=True) if d is not None}
-        divisions.append((CLIENT, mine))
-    return divisions
-
-
-def _rates(federation: Federation, outputs: Outputs, decision: Decision) -> RatesAt:
-    """How some samples are treated, however few they are."""
-    names, c = [*federation.attributes], _positive(federation)
-    scores, cases = _scores(outputs, c)
-    codes = outputs.codes(names.index(decision.attribute)).unique().tolist() if decision.attribute else [-1]
-    edges = {decision.edges[k] for k in codes}  # the last one where it is not known, -1
-    counts = outputs.decided(decision, c, names).counts
-    rates, sizes, people = rates_of(counts), sizes_by(counts), people_of(counts)
-    n, of_class, others = (int(people[key][c]) for key in ("accuracy", "tpr", "fpr"))
-
-    def share(key: str, k: int) -> Estimate:
-        value = rates.of(key, k)
-        return _estimate(value, wilson(value.value, sizes[key][k]))
-
-    measures = calibration(scores, cases)
-    return {
-        "n": n,
-        "of_class": of_class,
-        "threshold": edges.pop() if len(edges) == 1 and n else None,
-        "sensitivity": share("tpr", c),
-        "specificity": share("tpr", 1 - c),
-        "selection_rate": share("selection_rate", c),
-        "auc": _estimate(*auc(scores, cases, (of_class, others))),
-        "roc": roc(scores, cases).tolist() if of_class and others else None,
-        "brier": measures["brier"],
-        "ece": measures["ece"],
-        "withheld": False,
-    }
-
-
-def _estimate(value: Value, interval: Interval) -> Estimate:
-    numbers = (value.value, *interval) if value.defined else (None, None, None)
-    return {"value": numbers[0], "low": numbers[1], "high": numbers[2]}
 
 
 def recalibrated(federation: Federation, kind: str) -> Recalibrated:
@@ -331,24 +184,166 @@ def recalibrated(federation: Federation, kind: str) -> Recalibrated:
     ------
     ValueError : another kind than ``"platt"`` and ``"isotonic"``, not two classes, or no validation or test rows.
     """
-    positive = _positive(federation)
-    tested = Outputs.joined([*_tested(federation).values()])
-    held = _scores(_validation(federation)[1], positive)
-    return _recalibrated(federation, kind, held, tested)
+    return _Deciding.of(federation).recalibrated(kind)
 
 
-def _recalibrated(federation: Federation, kind: str, held: Scores, tested: Outputs) -> Recalibrated:
-    fit, (scores, cases) = Recalibration.fitted(kind, histogram(*held)), _scores(tested, _positive(federation))
-    told = enough(people_of(tested.counts)["accuracy"][0], federation.least_group)
-    before, after = (calibration(p, cases) if told else {} for p in (scores, fit(scores)))
-    return {
-        "kind": fit.kind,
-        "numbers": list(fit.numbers),
-        "n": len(held[0]),
-        "brier": after.get("brier"),
-        "ece": after.get("ece"),
-        "before": {"brier": before.get("brier"), "ece": before.get("ece")},
-    }
+@dataclass(frozen=True)
+class _Deciding:
+    """A trained federation with two classes, the number of the ``positive`` one, and the values of its global model."""
+
+    federation: Federation
+    positive: int
+    vector: Tensor
+
+    @classmethod
+    def of(cls, federation: Federation) -> Self:
+        """The federation, if its global model decides between two classes."""
+        if not isinstance(federation.model.task, Classification) or len(federation.classes) != 2:
+            classes = f"{len(federation.classes)} classes" if federation.classes else "numbers to predict"
+            raise ValueError(f"A threshold decides between two classes, and this federation has {classes}.")
+        if not federation.method.sharing.global_model:
+            raise ValueError(
+                f"{federation.method} has no global model, for which a threshold could be chosen: every client has its own."
+            )
+        if not federation.progress.t:
+            raise ValueError("The model has not been trained: call fit first.")
+        assert federation.positive is not None  # of two classes one is
+        return cls(federation, federation.positive.number, published(federation.trial, federation.chosen))
+
+    def outputs(self, sets: Iterable[Any]) -> Outputs:
+        """The outputs of the global model for the samples of several sets."""
+        return Outputs.joined(answers(self.federation.trial, self.vector, [loaded(data) for data in sets], ()))
+
+    def scores(self, outputs: Outputs) -> Scores:
+        """The probabilities of the positive class [n], and which samples are of it [n]."""
+        p, y, _ = outputs.given
+        return p[:, self.positive], y == self.positive
+
+    def by(self, outputs: Outputs, attribute: str) -> dict[str, Outputs]:
+        """The outputs for the samples with each value of an attribute."""
+        attributes = self.federation.attributes
+        codes = outputs.codes([*attributes].index(attribute))
+        return {value: outputs.take(codes == k) for k, value in enumerate(attributes[attribute])}
+
+    @cached_property
+    def validation(self) -> tuple[str, Outputs]:
+        """Whose validation rows there are, and the outputs for them."""
+        if self.federation.held is not None:
+            return "clients", self.outputs(d for d in self.federation.held.sets if d is not None)
+        if (data := self.federation.inputs.server_validation) is not None:
+            return "server", self.outputs([data])
+        raise ValueError(NO_ROWS)
+
+    @cached_property
+    def tested(self) -> dict[str, Outputs]:
+        """The outputs for every test set."""
+        if not self.federation.tests.sets:
+            raise ValueError("This federation has no test rows, on which a threshold could be measured: give tests.")
+        return {name: self.outputs([data]) for name, data in self.federation.tests.sets.items()}
+
+    @cached_property
+    def every(self) -> Outputs:
+        """The outputs for all test sets."""
+        return Outputs.joined([*self.tested.values()])
+
+    def by_group(self, aim: Aim, by_group: bool | str) -> ByGroup:
+        """The threshold of each value of an attribute."""
+        attributes = self.federation.attributes
+        if not attributes:
+            raise ValueError(
+                "--by-group: samples have no sensitive attribute. Name its column, --set group=COLUMN (Python: give clients as (x, y, s))."
+            )
+        if by_group is True and len(attributes) > 1:
+            raise ValueError(
+                f"--by-group: there are several attributes ({some([*attributes])}). Name one: --attribute NAME (Python: by_group=NAME)."
+            )
+        name = next(iter(attributes)) if by_group is True else str(by_group)
+        if name not in attributes:
+            raise ValueError(f"--attribute: {unknown('attribute', name, attributes)}")
+        parts = {value: self.scores(part) for value, part in self.by(self.validation[1], name).items()}
+        poor = [f"{value} {y.sum()} and {(~y).sum()}" for value, (_, y) in parts.items() if len(set(y.tolist())) < 2]
+        if poor:
+            raise ValueError(
+                f"--by-group: a threshold needs validation rows of both classes in every group, and of {name} these have so many of class "
+                f"{self.federation.classes[self.positive]} and others: {some(poor, 10)}. Hold out more rows, or choose one threshold for all."
+            )
+        return {"attribute": name, "thresholds": {value: choose(aim, *part) for value, part in parts.items()}}
+
+    def divisions(self) -> list[tuple[str, dict[str, Outputs]]]:
+        """The divisions of test samples: by attribute, by test set unless an attribute is that, and by client."""
+        attributes, names, tested = self.federation.attributes, self.federation.names, self.tested
+        divisions = [
+            (name, self.by(self.every, name))
+            for k, name in enumerate(attributes)
+            if bool((self.every.codes(k) >= 0).any())
+        ]
+        if len(tested) > 1 and not any({*tested} <= {*values} for values in attributes.values()):
+            divisions.append((CLIENT if {*tested} <= {*names} else "test set", tested))
+        own = self.federation.tests.of_clients
+        if own is not None and len(names) <= MOST and not any(by == CLIENT for by, _ in divisions):
+            mine = {n: self.outputs([d]) for n, d in zip(names, own, strict=True) if d is not None}
+            divisions.append((CLIENT, mine))
+        return divisions
+
+    def rates(self, outputs: Outputs, decision: Decision) -> RatesAt:
+        """How some samples are treated, however few they are."""
+        names, c = [*self.federation.attributes], self.positive
+        scores, cases = self.scores(outputs)
+        codes = outputs.codes(names.index(decision.attribute)).unique().tolist() if decision.attribute else [-1]
+        edges = {decision.edges[k] for k in codes}  # the last one where it is not known, -1
+        group = Group.of(outputs.decided(decision, c, names).counts)
+        n, of_class, others = (int(group.people[key][c]) for key in ("accuracy", "tpr", "fpr"))
+        measures = calibration(scores, cases)
+        return {
+            "n": n,
+            "of_class": of_class,
+            "threshold": edges.pop() if len(edges) == 1 and n else None,
+            "sensitivity": _estimate(group.rates.of("tpr", c), group.interval("tpr", c)),
+            "specificity": _estimate(group.rates.of("tpr", 1 - c), group.interval("tpr", 1 - c)),
+            "selection_rate": _estimate(group.rates.of("selection_rate", c), group.interval("selection_rate", c)),
+            "auc": _estimate(*auc(scores, cases, (of_class, others))),
+            "roc": roc(scores, cases).tolist() if of_class and others else None,
+            "brier": measures["brier"],
+            "ece": measures["ece"],
+            "withheld": False,
+        }
+
+    def recalibrated(self, kind: str) -> Recalibrated:
+        """A function of the probabilities that is fitted to validation rows, and what it does on test rows."""
+        (scores, cases), of_validation = self.scores(self.every), self.scores(self.validation[1])
+        fit = Recalibration.fitted(kind, histogram(*of_validation))
+        many = enough(people_of(self.every.counts)["accuracy"][0], self.federation.least_group)
+        before, after = (calibration(p, cases) if many else {} for p in (scores, fit(scores)))
+        return {
+            "kind": fit.kind,
+            "numbers": list(fit.numbers),
+            "n": len(of_validation[0]),
+            "brier": after.get("brier"),
+            "ece": after.get("ece"),
+            "before": {"brier": before.get("brier"), "ece": before.get("ece")},
+        }
+
+    def notes(self, groups: ByGroup | None) -> Iterator[str]:
+        """What to know about the choice: that it uses the group, and on how few rows it was made."""
+        federation, rows = self.federation, self.validation[1]
+        if federation.personal:
+            yield "Clients predict with models of their own: this threshold, and its rates, are of the global model."
+        yield from federation.repeated
+        parts = {"": rows}
+        if groups is not None:
+            yield USES_GROUP.format(groups["attribute"])
+            parts = {f" for {value}": part for value, part in self.by(rows, groups["attribute"]).items()}
+        counts = {name: people_of(part.counts)["tpr"][self.positive] for name, part in parts.items()}
+        if few := [name for name, n in counts.items() if not enough(n, federation.least_group)]:
+            yield (
+                f"Chosen on fewer than {federation.least_group} validation rows of class {federation.classes[self.positive]}"
+                f"{' and'.join(few)}: other rows would give another threshold."
+            )
+
+
+def _estimate(value: Value, interval: Interval) -> Estimate:
+    numbers = (value.value, *interval) if value.defined else (None, None, None)
+    return {"value": numbers[0], "low": numbers[1], "high": numbers[2]}
 
 
 def _text(estimate: Estimate) -> str:

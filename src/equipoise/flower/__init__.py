@@ -17,14 +17,8 @@ if TYPE_CHECKING:
     from equipoise.flower.site.task import Task
 
 __all__ = ["InProcessGrid", "Task", "in_process", "make_client_app", "make_server_app", "take"]
-WHERE = {
-    "InProcessGrid": "grid",
-    "Task": "site.task",
-    "in_process": "app",
-    "make_client_app": "app",
-    "make_server_app": "app",
-    "take": "site.store",
-}
+OF_APP = ("in_process", "make_client_app", "make_server_app")
+WHERE = {"InProcessGrid": "grid", "Task": "site.task", "take": "site.store", **dict.fromkeys(OF_APP, "app")}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import secrets
 import shutil
 import sys
@@ -37,6 +36,7 @@ from equipoise.federation.fingerprint import code
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method, require_own_weights
+from equipoise.federation.standing import accuracies
 from equipoise.federation.stopping import EarlyStopping
 from equipoise.federation.thresholds import decision_of
 from equipoise.flower.codec import KEYS, CodecError, Parcel
@@ -46,15 +46,13 @@ from equipoise.flower.server.consortium import Consortium, description, federati
 from equipoise.flower.server.roster import Exchange, Known
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.settings import AppSettings, faults
-from equipoise.flower.site.site import KINDS, Site, harmless, open_site, sendable
+from equipoise.flower.site.site import Site, harmless, open_site, sendable
 from equipoise.flower.site.store import BUNDLE, Store
 from equipoise.flower.site.task import Task, TaskFunction
 from equipoise.metrics.classification import divided
 from equipoise.metrics.groups import positive_class
-from equipoise.metrics.measures import main_in
-from equipoise.privacy.suppression import large
-from equipoise.records.history import LEAST
 from equipoise.records.identity import Identity, stated
+from equipoise.records.record import Record
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
@@ -62,6 +60,7 @@ from equipoise.system.environment import environment
 from equipoise.system.errors import RunError, SiteError, refusal
 from equipoise.system.files import claimed, read_regular, require_own, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
+from equipoise.system.places import own_state
 from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
 from equipoise.system.text import key_of
@@ -139,7 +138,7 @@ def make_client_app(
                 reply = Parcel({"error": f"failed with {harmless(error)}; its own log says more", **named})
         return Message(reply.records(), reply_to=message)
 
-    for kind in (*KINDS, *masked_site.KINDS):
+    for kind in masked_site.KINDS:
         category, _, action = kind.partition(".")
         getattr(app, category)(*([action] if action else []))(answered)
     return app
@@ -161,13 +160,13 @@ def check_site(
         site = open_site(name, task(node, config).told(config), fields, Store(Path()), own_method)
         described = site.answer("query.describe", Parcel()).fields
         sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
-        for what, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
+        for label, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
             seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
             batch = data.batch(seen, None)
-            check(replace(data, store=batch), what, None, site.trial.setup.n_classes)
+            check(replace(data, store=batch), label, None, site.trial.setup.n_classes)
             if bad := int((~finite(batch.x)).sum()):
                 raise ValueError(
-                    f"{what}: {bad} of the first {len(batch)} samples hold NaN or infinity. Correct them, or leave them out"
+                    f"{label}: {bad} of the first {len(batch)} samples hold NaN or infinity. Correct them, or leave them out"
                 )
     except (Exception, SystemExit) as error:  # of the user's function
         file = str(getattr(sys.modules.get(task.__module__), "__file__", ""))
@@ -175,7 +174,7 @@ def check_site(
         return {"data": (False, f"{name} failed: {own_code.reason(error, file)}.")}
     tests, codes = ", ".join(described["tests"]) or "none", described["agreement"]
     about = f"{described['size']} samples of shape {described['shape']}, {described['dtype']}; test sets: {tests}"
-    return {"data": (True, about)} | {what: (True, x) for what, x in {**codes, "all of these": code(codes)}.items()}
+    return {"data": (True, about)} | {label: (True, x) for label, x in {**codes, "all of these": code(codes)}.items()}
 
 
 def check_positive(client: Any, config: Mapping[str, Any]) -> str:
@@ -202,8 +201,7 @@ def _name(context: Context) -> str:
 
 def _state_directory(context: Context) -> Path:
     directory = context.node_config.get("state-dir")  # of the owner, never of the run
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(str(directory)).expanduser() if directory else Path(base) / "equipoise"
+    return Path(str(directory)).expanduser() if directory else own_state()
 
 
 def make_server_app(task: TaskFunction, method: str | Rule | Method | None = None) -> ServerApp:
@@ -261,24 +259,13 @@ def _train(
     log.info("%s: waiting for sites", directory)
     if settings.secure:
         require_own_weights(made)
-    sites.roster.most = settings.max_samples
-    sites.roster.gather(settings.min_sites, settings.names, settings.wait, earlier)
+    sites.most = settings.max_samples
+    sites.gather(settings.min_sites, settings.names, settings.wait, earlier)
     about = {"experiment": name, "sites": [asdict(s) for s in sites.members], "unfinished": stops}
     write_atomically(directory / "sites.json", sealed_json(about))
-    fed = federation(
-        task,
-        sites,
-        made,
-        settings.solver,
-        secure=settings.secure,
-        masks=directory / "masks.json",
-        settings=settings.settings,
-        select=settings.select,
-        classes=task.classes,
-        attributes=task.attributes,
-        positive=settings.positive,
-        least_group=settings.least_group,
-    )
+    more = {name: getattr(settings, name) for name in ("secure", "select", "positive", "least_group")}
+    more |= {"classes": task.classes, "attributes": task.attributes, "masks": directory / "masks.json"}
+    fed = federation(task, sites, made, settings.solver, settings=settings.settings, **more)
     rest = settings.rounds
     if settings.from_round or checkpoint.exists(directory / "checkpoint"):
         rest = fed.resume(directory, settings.from_round)
@@ -288,21 +275,15 @@ def _train(
     meta = {**environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": stops}
     write_atomically(directory / "manifest.json", sealed_json(meta))
 
-    def tell(record: Mapping[str, Any]) -> None:
-        log.info("%s", log_line(record, settings.least_group), extra={"about": {"round": record["round"]}})
-        text = prometheus(fed.records, fed.names, settings.rounds, name, settings.least_group)
+    def tell(record: Record) -> None:
+        log.info("%s", log_line(fed.judged(record)), extra={"about": {"round": record["round"]}})
+        text = prometheus([*map(fed.judged, fed.records)], fed.names, settings.rounds, name)
         write_atomically(directory / "metrics.prom", text)
 
     if rest > 0:
         log.info("round %d of %d begins: %d sites train", fed.progress.t + 1, settings.rounds, len(sites.members))
-        fed.fit(
-            rest,
-            directory=directory,
-            progress=False,
-            on_round=tell,
-            stop=EarlyStopping.of(settings),
-            keep_checkpoints=settings.keep_checkpoints,
-        )
+        stop, n_kept = EarlyStopping.of(settings), settings.keep_checkpoints
+        fed.fit(rest, directory=directory, progress=False, on_round=tell, stop=stop, keep_checkpoints=n_kept)
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
     lost = cast(Consortium, fed.population).finish(fed.trial, fed.progress)
@@ -338,15 +319,13 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
         log.warning("the model cannot be taken home as a bundle: %s", error)
 
 
-def log_line(record: Mapping[str, Any], least: int = LEAST) -> str:
-    """One line of a round, for a log; without groups of fewer than ``least`` test samples."""
-    mains = {name: (main_in(score), score) for name, score in large(record, least).items()}
-    scores = " ".join(f"{name} {main.brief(score[main.name])}{main.unit}" for name, (main, score) in mains.items())
+def log_line(record: Record) -> str:
+    """One line of a round, for a log."""
+    scores = " ".join(accuracies(record, 1))
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
     took = f", {record['seconds']:.1f} s" if "seconds" in record else ""
-    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}{took}" + f" (left out: {lost})" * bool(
-        lost
-    )
+    left_out = f" (left out: {lost})" if lost else ""
+    return f"round {record['round'] + 1}: {len(record['ids'])} sites {scores}{took}{left_out}"
 
 
 def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[str, list[Known], int]:
@@ -354,11 +333,16 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
 
     Raises
     ------
-    RunError : the directory holds another run, or something else.
+    RunError : the directory holds another run, or something else; or a file of it is damaged.
     """
     config = {**settings.config(), "method": str(method), "label": settings.method}
     path, started = directory / "config.toml", checkpoint.exists(directory / "checkpoint")
-    old = _table(path) if path.exists() else {}
+    try:
+        old = open_toml(read_regular(path).decode()) if path.exists() else {}
+    except ValueError:
+        raise RunError(
+            f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
+        ) from None
     require_own(directory, "run", path.name, another=ANOTHER)
     free = marked(AppSettings, "free")
     then, now, usual = (
@@ -379,21 +363,6 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
                 f"{directory / 'sites.json'} is damaged. Put it back, or choose another run-dir; the records of the rounds are intact."
             ) from None
     return f"{directory.name}-{secrets.token_hex(4)}", [], 0
-
-
-def _table(path: Path) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Raises
-    ------
-    RunError : it is damaged.
-    """
-    try:
-        return open_toml(read_regular(path).decode())
-    except ValueError:
-        raise RunError(
-            f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
-        ) from None
 
 
 def in_process(
@@ -417,7 +386,7 @@ def in_process(
     Parameters, also those in ``more``, are those of :class:`equipoise.Federation`, and ``secure``. ``states`` is
     where the sites keep their states (default: a temporary directory). Every site has the test set of its group, or all.
     """
-    of_task, of_server = ({name: more.pop(name) for name in each if name in more} for each in (OF_TASK, OF_SERVER))
+    of_task, of_server = ({name: more.pop(name) for name in keys if name in more} for keys in (OF_TASK, OF_SERVER))
     settings = changed(settings, more, (*(in_process.__kwdefaults__ or ()), *OF_TASK, *OF_SERVER))
     parts, sets = list(clients), dict(tests or {})
     site_names = list(names) if names is not None else [f"client-{k}" for k in range(len(parts))]
@@ -440,7 +409,7 @@ def in_process(
         client = make_client_app(lambda node, _: tasks[str(node["site"])], made, keep=len(site_names), simulated=True)
         fields = description(made, optimiser, settings, divided(measures)[0], "run")
         sites = Sites(Exchange(InProcessGrid(client, nodes, {}), fields, deadline=1e9))
-        sites.roster.gather(len(site_names), site_names, 0.0)
+        sites.gather(len(site_names), site_names, 0.0)
         of_server |= {"attributes": server.attributes, "masks": Path(states) / "masks.json"}
         fed = federation(server, sites, made, optimiser, settings=settings, **of_server)
         weakref.finalize(fed, cleaning.pop_all().close)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from equipoise.core import wire
-from equipoise.core.rule import State
+from equipoise.core.rule import Rule, State, overrides
 from equipoise.federation.guard import DIAGNOSED
 from equipoise.system import text
 from equipoise.system.errors import REFUSED, InputError
@@ -19,6 +20,7 @@ from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
+Submodel = tuple[Tensor | None, Tensor | None]  # its hidden units [K] and its coordinates [G], None for all
 LOST = "lost"  # key of a site's answer if it lacks the model that was sent last, of which this is a change
 KEYS = (LOST, REFUSED, *DIAGNOSED)  # of the errors that a site sends
 VERSION = 8  # of these messages: both ends must have the same
@@ -62,19 +64,18 @@ class Parcel:
         CodecError : it was not made by :meth:`records`, or by another version of it.
         """
         try:
-            fields = read_json(str(records.config_records["fields"]["json"]))
-            arrays = records.array_records["tensors"]
-            if (longest := max(map(len, (*_texts(fields), *arrays)), default=0)) > LONGEST:
-                raise CodecError(f"A text in the message has {longest:,} characters, and at most {LONGEST:,} are read.")
-            if (version := fields.pop("version")) == VERSION:
-                return Parcel(fields, {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays.items()})
-        except CodecError:
-            raise
+            fields, arrays = read_json(str(records.config_records["fields"]["json"])), records.array_records["tensors"]
+            longest, version = max(map(len, (*_texts(fields), *arrays))), fields.pop("version")
+            tensors = {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays.items() if version == VERSION}
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
-        raise CodecError(
-            f"The message is of version {text.name(version)}, and {VERSION} is spoken here: install the same Equipoise everywhere."
-        )
+        if longest > LONGEST:
+            raise CodecError(f"A text in the message has {longest:,} characters, and at most {LONGEST:,} are read.")
+        if version != VERSION:
+            raise CodecError(
+                f"The message is of version {text.name(version)}, and {VERSION} is spoken here: install the same Equipoise everywhere."
+            )
+        return Parcel(fields, tensors)
 
 
 def _texts(fields: Any) -> Iterator[str]:
@@ -139,6 +140,13 @@ def hiding(private: Tensor | None, n_params: int) -> Hide:
 
 
 # whole vectors, as changes of what the other end has
+def sent(rules: Sequence[Rule], private: Tensor | None, held: Tensor | None) -> tuple[Tensor | None, bool]:
+    """The coordinates [G] of a trained model that a site sends, None for all, and whether as the change of what it received."""
+    uploads = any(overrides(rule, "upload") for rule in rules)
+    masks = [mask for mask in (None if private is None else ~private, None if uploads else held) if mask is not None]
+    return torch.stack(masks).all(0) if masks else None, uploads
+
+
 def change(new: Tensor, base: Tensor | None) -> dict[str, Tensor]:
     """A vector [n] as the shortest change of ``base`` [n], which the other end has; whole where there is none."""
     if base is None or base.shape != new.shape:

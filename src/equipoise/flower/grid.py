@@ -74,8 +74,8 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Let the first node of these answer that has not yet."""
-        for each in message_ids:
-            if (message := self._queue.pop(each, None)) is not None:
+        for message_id in message_ids:
+            if (message := self._queue.pop(message_id, None)) is not None:
                 return [self._answered(message)]
         return []
 
@@ -94,4 +94,4 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Let the nodes answer, one after another."""
-        return [reply for each in self.push_messages(messages) for reply in self.pull_messages([each])]
+        return [reply for key in self.push_messages(messages) for reply in self.pull_messages([key])]

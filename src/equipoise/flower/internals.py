@@ -45,17 +45,16 @@ def delivered(records: RecordDict) -> RecordDict:
     ------
     TypeError, ValueError : a value that Flower cannot send.
     """
-    bare = {name: _bare(record) if isinstance(record, ArrayRecord) else record for name, record in records.items()}
-    sent = recorddict_to_proto(RecordDict(bare)).SerializeToString()
+    arrays = {
+        name: ArrayRecord({key: Array(array.dtype, array.shape, array.stype, b"") for key, array in record.items()})
+        for name, record in records.array_records.items()
+    }
+    sent = recorddict_to_proto(RecordDict({**records, **arrays})).SerializeToString()
     arrived = recorddict_from_proto(ProtoRecordDict.FromString(sent))
     for name, record in arrived.array_records.items():
         for key, array in record.items():
             array.data = records.array_records[name][key].data
     return arrived
-
-
-def _bare(record: ArrayRecord) -> ArrayRecord:
-    return ArrayRecord({key: Array(array.dtype, array.shape, array.stype, b"") for key, array in record.items()})
 
 
 def delivered_context(context: Context) -> Context:

@@ -116,24 +116,17 @@ def _key(name: str) -> str:
 
 # of a site's own node config
 KEYS: Final[Mapping[str, Range | Options | Text]] = {
-    "site": Text(),
-    "state-dir": Text(),
-    "device": Text(),
-    "threads": Range(0, whole=True),
-    "least-group": Range(1, whole=True),
-    "least-count": Range(1, whole=True),
+    **dict.fromkeys(("site", "state-dir", "device", "peers"), Text()),
+    **dict.fromkeys(("threads", "partition-id", "num-partitions"), Range(0, whole=True)),  # the last two are Flower's
+    **dict.fromkeys(("least-group", "least-count", "min-batch"), Range(1, whole=True)),
     "max-steps": Range(1),
     "max-decay": Range(0),
-    "min-batch": Range(1, whole=True),
     "max-epsilon": Range(0, above=True, below=True),
     "delta": Range(0, 1, above=True, below=True),
     "secure": Options((True, False)),
     "least-sites": Range(2, whole=True),
     "most-weight": Range(0, 1),
-    "peers": Text(),
     "log": Options(FORMS),
-    "partition-id": Range(0, whole=True),  # Flower's
-    "num-partitions": Range(0, whole=True),
 }
 OWN: Final = "data"  # keys of the user's own function begin with it
 

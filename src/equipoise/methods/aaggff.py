@@ -3,15 +3,13 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.maths import bounded, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import choice
-from equipoise.system.search import among
+from equipoise.system.ranges import among, choice
 
 MANY = 200  # clients, from which on the quadratic problem of ``silo`` takes long
 CURVATURE = 4.0  # alpha
@@ -65,15 +63,13 @@ class AAggFF(LossRule):
 
     owns = frozenset({"weights"})
     sees = "scalars+sum"
-    form: Literal["silo", "device"] = choice("silo", "device")
+    form: str = choice("silo", "device")
     cdf: str = choice(*CDFS, search=among(*[*CDFS][:-1]))
     released: bool = False
 
     def doubt(self, setup: Setup) -> str:
-        few = self.form == "device" or setup.n_clients <= MANY
-        return (
-            "" if few else f"aaggff solves a problem in {setup.n_clients} weights after every round. Use form=device."
-        )
+        many = self.form == "silo" and setup.n_clients > MANY
+        return many * f"aaggff solves a problem in {setup.n_clients} weights after every round. Use form=device."
 
     def server_state(self, setup: Setup) -> State:
         ones = torch.ones_like(setup.sizes)

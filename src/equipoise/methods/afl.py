@@ -7,8 +7,7 @@ from torch import Tensor
 
 from equipoise.core.maths import FAR, project_to_simplex, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 @dataclass(frozen=True)

@@ -59,5 +59,6 @@ CATALOGUE = {
         (CentredClipping,),
         "clip updates around the step before, against clients that lie",
         "Karimireddy, He, Jaggi, ICML 2021",
+        printed="Centred clipping",
     ),
 }

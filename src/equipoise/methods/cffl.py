@@ -1,8 +1,6 @@
 """CFFL: clients download the more of the common step, the better their own model is."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +10,7 @@ from equipoise.core.maths import cut, simplex, square_norms
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import unit
 from equipoise.methods.fedave import accuracies
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, choice, log_uniform, number
 
 
 def largest(size: Tensor, share: Tensor, layout: tuple[int, ...], *, up: bool) -> Tensor:
@@ -50,10 +47,10 @@ def judged(
     on = R & here
     if not on.any():
         return before
-    held = torch.where(seen, r, 1 / int(R.sum()))[on].sum()
-    x = simplex(accuracy[on]) * held
+    mass = torch.where(seen, r, 1 / int(R.sum()))[on].sum()
+    x = simplex(accuracy[on]) * mass
     curve = (torch.sinh(alpha * x) + x) / 2 if port else torch.sinh(alpha * (old * r[on] + (1 - old) * x))
-    r, seen = r.masked_scatter(on, simplex(curve) * held), seen | on
+    r, seen = r.masked_scatter(on, simplex(curve) * mass), seen | on
     stays = R & ~(on & (r < coef / (len(r) if port else int(R.sum()))))
     if not stays.any():
         stays = R
@@ -125,11 +122,11 @@ class CFFL(Rule):
     decay: bool = False
     fade: bool = True
     coef: float = number(1 / 3, low=0)
-    aggregation: Literal["mean", "sum", "reputation"] = choice("mean", "sum", "reputation")
-    download: Literal["largest", "random"] = choice("largest", "random")
-    criterion: Literal["all", "layer"] = choice("all", "layer")
-    by: Literal["samples", "classes"] = choice("samples", "classes")
-    reputation: Literal["own", "contribution"] = choice("own", "contribution")
+    aggregation: str = choice("mean", "sum", "reputation")
+    download: str = choice("largest", "random")
+    criterion: str = choice("all", "layer")
+    by: str = choice("samples", "classes")
+    reputation: str = choice("own", "contribution")
     port: bool = False
     gamma: float = number(0.5, low=0, above=True)
 
@@ -156,7 +153,7 @@ class CFFL(Rule):
         return self.alpha * (1 + t / rounds) if self.decay else self.alpha
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"classes": Bounds(0, 1)} if self.by == "classes" else {}
 
     # on the client
@@ -173,29 +170,26 @@ class CFFL(Rule):
     def begin(self, start: Tensor, visit: Visit) -> Tensor:
         return self.deploy(start, visit)
 
-    def _filtered(self, clipped: Tensor, layout: tuple[int, ...]) -> Tensor:
-        """What is uploaded of a clipped update [..., P]."""
+    def _divided(self, update: Tensor, visit: Visit) -> tuple[Tensor, Tensor]:
+        """Of the clipped update [..., P] what is uploaded, and what the client keeps for later."""
+        clipped = cut(update - visit.state["residual"], self.clip)
+        if visit.shared is not None:  # private coordinates are there already
+            clipped = clipped * visit.shared
         layered = self.criterion == "layer"
         share = torch.tensor([self.theta_u], dtype=torch.float64, device=clipped.device)
-        parts = layout if layered else (clipped.shape[-1],)
-        return clipped * largest(clipped.abs(), share.expand(*clipped.shape[:-1], 1), parts, up=layered)
+        parts = visit.oracle.layout if layered else (clipped.shape[-1],)
+        sent = clipped * largest(clipped.abs(), share.expand(*clipped.shape[:-1], 1), parts, up=layered)
+        return sent, clipped - sent
 
     def upload(self, update: Tensor, visit: Visit) -> Tensor:
         if self.port:
             return update  # the server scales it, and needs to know the model that was trained
-        if not self.partial:
-            return cut(update, self.clip)
-        clipped = cut(update - visit.state["residual"], self.clip)
-        return self._filtered(clipped if visit.shared is None else clipped * visit.shared, visit.oracle.layout)
+        return self._divided(update, visit)[0] if self.partial else cut(update, self.clip)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         report, state = {}, visit.state
         if self.partial:
-            clipped = cut(theta - visit.start - state["residual"], self.clip)
-            if visit.shared is not None:  # private coordinates are there already
-                clipped = clipped * visit.shared
-            rest = clipped - self._filtered(clipped, visit.oracle.layout)
-            state = {**state, "residual": state["residual"] + rest}
+            state = {**state, "residual": state["residual"] + self._divided(theta - visit.start, visit)[1]}
         if self.by == "classes":
             counts = visit.oracle.class_counts(state["classes"].shape[-1])
             report = {"classes": (counts > 0).to(theta.dtype).mean(-1)}
@@ -203,9 +197,8 @@ class CFFL(Rule):
 
     # on the server
     def server_state(self, setup: Setup) -> State:
-        size = (
-            setup.sizes.double() / setup.sizes.max() if self.by == "samples" else torch.zeros_like(setup.sizes).double()
-        )
+        sizes = setup.sizes.double()
+        size = sizes / sizes.max() if self.by == "samples" else torch.zeros_like(sizes)
         every = torch.ones_like(size, dtype=torch.bool)
         zero = {name: torch.zeros_like(size) for name in ("reputation", "share")}
         return {**zero, "reputable": every, "seen": ~every, "size": size}
@@ -238,8 +231,8 @@ class CFFL(Rule):
         if self.port:
             sent = sent * unit(square_norms(sent).sqrt(), self.gamma)[:, None].to(sent)
         on = state["reputable"][i]
-        each = {"sum": torch.ones_like(mean), "reputation": state["reputation"][i], "mean": mean}
-        weights = each[self.aggregation] * on
+        choices = {"sum": torch.ones_like(mean), "reputation": state["reputation"][i], "mean": mean}
+        weights = choices[self.aggregation] * on
         own = (size[i] / size.max() if self.aggregation == "mean" else torch.ones_like(size[i])) * on
         kept = cohort.updates * (on | (not self.port))[:, None] - own[:, None].to(sent) * sent
         kept = cohort.received + torch.cat([kept, cohort.buffer_updates], 1)
@@ -248,19 +241,14 @@ class CFFL(Rule):
         weighed = replace(cohort, updates=sent, coefficients=weights, weights=simplex(weights))
         return state, replace(weighed, kept=kept, notes=notes)
 
-    def _allocated(self, step: Tensor, share: Tensor, layout: tuple[int, ...], lot: int) -> Tensor:
-        """What clients with the shares ``share`` [M] get of the step [P]; ``lot`` decides a random order: [M, P]."""
+    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
+        step, share = cohort.step(), state["share"][cohort.ids]
         size, layered = step.abs(), self.port or self.criterion == "layer"
         if self.download == "random":
-            order = torch.randperm(len(step), generator=torch.Generator().manual_seed(lot % 2**63))
-            size = order.to(step.device).double()
-        return step * largest(size[None], share[:, None], layout if layered else (len(step),), up=layered)
-
-    def reward(self, state: State, cohort: Cohort, given: Tensor) -> tuple[State, Tensor]:
-        step = self._allocated(
-            cohort.step(), state["share"][cohort.ids], cohort.layout, 1_000_003 * cohort.seed + cohort.t
-        )
-        return state, cohort.kept + functional.pad(step, (0, given.shape[1] - step.shape[1]))
+            drawn = torch.Generator().manual_seed((1_000_003 * cohort.seed + cohort.t) % 2**63)
+            size = torch.randperm(len(step), generator=drawn).to(step.device).double()
+        allocated = step * largest(size[None], share[:, None], cohort.layout if layered else (len(step),), up=layered)
+        return state, cohort.kept + functional.pad(allocated, (0, given.shape[1] - len(step)))
 
 
 CATALOGUE = {

@@ -1,15 +1,13 @@
 """CGSV: every client gets the largest part of the aggregate that its reputation earns."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from equipoise.core.maths import Sparsify, add_largest, gram, simplex
+from equipoise.core.maths import add_largest, gram, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, needed
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, choice, log_uniform, number
 
 EPS = 1e-7  # added to the length of an update before dividing by it
 LEAST = 1e-3  # of a reputation, before they are scaled to sum one
@@ -35,11 +33,11 @@ def share(standing: Tensor, beta: float) -> Tensor:
     return t / t.max() if t.max() > 0 else torch.ones_like(t)
 
 
-def rewarded(cohort: Cohort, given: Tensor, q: Tensor, sparsify: Sparsify) -> Tensor:
+def rewarded(cohort: Cohort, given: Tensor, q: Tensor, sparsify: str) -> Tensor:
     """What each client holds and the share ``q`` [M] of the step; buffers, which are statistics, as ``given`` [M, G]."""
     P = len(cohort.theta)
-    held = add_largest(cohort.kept[:, :P], cohort.step(), q, cohort.layout, sparsify)
-    return torch.cat([held, given[:, P:]], 1)
+    models = add_largest(cohort.kept[:, :P], cohort.step(), q, cohort.layout, sparsify)
+    return torch.cat([models, given[:, P:]], 1)
 
 
 @dataclass(frozen=True)
@@ -83,10 +81,8 @@ class CGSV(Rule):
     alpha: float = number(0.95, low=0, high=1)
     beta: float = number(1.0, low=0, search=among(0.5, 1.0, 1.2, 1.5, 2.0))
     gamma: float = number(0.5, low=0, above=True, search=log_uniform(0.15, 1))
-    sparsify: Literal["exact_layer", "released_layer", "paper_global"] = choice(
-        "exact_layer", "released_layer", "paper_global"
-    )
-    reputation: Literal["own", "contribution"] = choice("own", "contribution")
+    sparsify: str = choice("exact_layer", "released_layer", "paper_global")
+    reputation: str = choice("own", "contribution")
 
     @property
     def needs(self) -> frozenset[str]:

@@ -81,5 +81,7 @@ class TrimmedMean(Rule):
 PAPER = "Yin et al., ICML 2018"
 CATALOGUE = {
     "median": CatalogueEntry((Median,), "the median of every parameter, against clients that lie", PAPER),
-    "trimmed-mean": CatalogueEntry((TrimmedMean,), "the mean of every parameter without its extremes", PAPER),
+    "trimmed-mean": CatalogueEntry(
+        (TrimmedMean,), "the mean of every parameter without its extremes", PAPER, printed="Trimmed mean"
+    ),
 }

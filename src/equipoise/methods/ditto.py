@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Rule, Setup, State, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 class PersonalRule(Rule):
@@ -85,6 +84,9 @@ CATALOGUE = {
         "Li et al., ICML 2021, as in Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024",
     ),
     "ditto-personal": CatalogueEntry(
-        (DittoPersonal,), "a personal model in addition to the global one", "Li et al., ICML 2021"
+        (DittoPersonal,),
+        "a personal model in addition to the global one",
+        "Li et al., ICML 2021",
+        printed="Ditto (personal)",
     ),
 }

@@ -1,20 +1,15 @@
 """DP: clip the update and add noise to it before it leaves the client."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from equipoise.core.model import Model
 from equipoise.core.rule import CatalogueEntry, Rule, Setup, Visit
 from equipoise.system.ranges import INF, number
 from equipoise.system.text import plural
-
-if TYPE_CHECKING:
-    from equipoise.core.model import Model
 
 FAINTEST = 2.0**-20  # eight times the distance of float32 numbers at 1, where weights are
 LOUD = 10  # times the longest update: where noise leaves little or nothing of what is learnt

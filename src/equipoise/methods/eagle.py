@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 @dataclass(frozen=True)

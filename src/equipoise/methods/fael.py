@@ -1,7 +1,6 @@
 """FAEL, the second half of FedHEAL: weigh clients by how far they moved."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import simplex, square_distances, square_norms
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 MEASURED = 1 << 24  # entries of all updates up to which the variance of Eq. 10 is measured: a tenth of a second
 
@@ -47,9 +45,9 @@ class FAEL(Rule):
     owns = frozenset({"weights"})
     sees = "scalars+sum"  # length of the update
     beta: float = number(0.4, low=0, high=1, search=uniform(0.1, 1))
-    distance: Literal["squared", "norms"] = choice("squared", "norms")
-    init: Literal["samples", "uniform"] = choice("samples", "uniform")
-    carry: Literal["normalised", "raw"] = choice("normalised", "raw")
+    distance: str = choice("squared", "norms")
+    init: str = choice("samples", "uniform")
+    carry: str = choice("normalised", "raw")
 
     def server_state(self, setup: Setup) -> State:
         p = simplex(setup.sizes if self.init == "samples" else torch.ones_like(setup.sizes))
@@ -61,19 +59,14 @@ class FAEL(Rule):
             return square_norms(cohort.updates, cohort.mask)
         return square_norms(cohort.updates, cohort.mask, cohort.layout).sqrt().sum(1)
 
-    def _weigh(self, p: Tensor, dp: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of Eq. 12 on the weights ``p`` [M] of those present: the new ``p``, not normalised, and ``dp``."""
-        if not d.sum() > 0:  # no client moved: the share is 0/0, and nothing is learnt
-            return p, dp
-        dp = (1 - self.beta) * dp + self.beta * simplex(d)
-        return p + dp, dp
-
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         i = cohort.ids
         mass = state["p"][i].sum() if self.carry == "normalised" else 1.0
-        now = simplex(state["p"][i]) if self.carry == "normalised" else state["p"][i]
-        d = self._distances(cohort)
-        p, dp = self._weigh(now, state["dp"][i], d)
+        p = simplex(state["p"][i]) if self.carry == "normalised" else state["p"][i]
+        d, dp = self._distances(cohort), state["dp"][i]
+        if d.sum() > 0:  # otherwise no client moved: the share is 0/0, and nothing is learnt
+            dp = (1 - self.beta) * dp + self.beta * simplex(d)
+            p = p + dp
         weights = simplex(p)
         notes = {**cohort.notes, "distances": d.tolist()}
         if cohort.updates.numel() <= MEASURED:
@@ -85,6 +78,4 @@ class FAEL(Rule):
 
 
 RELEASED = {"distance": "norms", "init": "uniform", "carry": "raw"}
-CATALOGUE = {
-    "fael": CatalogueEntry((FAEL,), "weigh clients by how far they moved", PAPER, {"released": RELEASED}),
-}
+CATALOGUE = {"fael": CatalogueEntry((FAEL,), "weigh clients by how far they moved", PAPER, {"released": RELEASED})}

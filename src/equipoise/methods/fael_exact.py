@@ -9,8 +9,7 @@ from torch import Tensor
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.fphl import PAPER
-from equipoise.system.ranges import number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import number, uniform
 
 RIDGE = 1e-10  # picks the solution nearest to the sample weights where there are many
 
@@ -91,6 +90,6 @@ class FAELExact(Rule):
 
 CATALOGUE = {
     "fael-exact": CatalogueEntry(
-        (FAELExact,), "weights that make the clients equally far from the global model", PAPER
+        (FAELExact,), "weights that make the clients equally far from the global model", PAPER, printed="FAEL (exact)"
     ),
 }

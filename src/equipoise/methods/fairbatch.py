@@ -1,16 +1,13 @@
 """FairBatch: weights of cells that move between two groups with the sign of a gap between their losses."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def shifted(w: Tensor, n: Tensor, step: Tensor) -> Tensor:
@@ -63,14 +60,14 @@ class FairBatch(cells.WeighingRule):
 
     reports = "samples of each class and group, and the sums of their losses"
     binary = True
-    metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
+    metric: str = choice("eo", "eodds", "dp")
     alpha: float = number(0.005, low=0, high=1, search=log_uniform(5e-4, 0.05))
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
-    form: Literal["authors", "declearn"] = choice("authors", "declearn")
+    form: str = choice("authors", "declearn")
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return cells.reported("loss_as_positive" if (self.metric, self.form) == ("dp", "authors") else "loss")
 
     server_state = cells.two_groups

@@ -1,8 +1,6 @@
 """FairFed: less weight to clients whose unfairness to groups of people is far from that of all clients."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,17 +9,14 @@ from equipoise.core import cells
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.fairgrad import constants
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 
 def unfairness(n: Tensor, right: Tensor, metric: str) -> Tensor:
     """The ``metric`` of :class:`FairFed` [...], of counts ``n`` [..., R, A] and the recognised ones ``right``; NaN where a rate is undefined."""
     if metric == "eodds":
-        parts = [
-            (constants(a, metric)[1] * (a - b) / a).sum((2, 3)).abs().mean() for a, b in zip(n, right, strict=True)
-        ]
-        return torch.stack(parts)
+        clients = zip(n, right, strict=True)
+        return torch.stack([(constants(a, metric)[1] * (a - b) / a).sum((2, 3)).abs().mean() for a, b in clients])
     positive = torch.stack([n[..., 0, :] - right[..., 0, :], right[..., 1, :]], -2)
     rows = slice(1, None) if metric == "eod" else slice(None)
     rate = positive[..., rows, :].sum(-2) / n[..., rows, :].sum(-2)
@@ -80,13 +75,11 @@ class FairFed(Rule):
     """
 
     sees = "scalars+sum"
-    metric: Literal["eod", "spd", "accuracy", "dp", "eodds"] = choice("eod", "spd", "accuracy", "dp", "eodds")
+    metric: str = choice("eod", "spd", "accuracy", "dp", "eodds")
     beta: float = number(0.5, low=0, high=1000, search=uniform(0.1, 1))
     clip: bool = True
     balanced: bool = False
-    form: Literal["paper", "declearn", "fedgft", "ffalm", "fedfb", "ffl4mia"] = choice(
-        "paper", "declearn", "fedgft", "ffalm", "fedfb", "ffl4mia"
-    )
+    form: str = choice("paper", "declearn", "fedgft", "ffalm", "fedfb", "ffl4mia")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
 
@@ -100,12 +93,11 @@ class FairFed(Rule):
 
     @property
     def reports(self) -> str:
-        return "its accuracy" + ", samples of each class and group, and how many of them are recognised" * (
-            self.metric != "accuracy"
-        )
+        counts = ", samples of each class and group, and how many of them are recognised"
+        return "its accuracy" + counts * (self.metric != "accuracy")
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"accuracy": Bounds(0, 1), **({} if self.metric == "accuracy" else cells.reported("right"))}
 
     @property
@@ -135,9 +127,7 @@ class FairFed(Rule):
         if self.metric == "accuracy":
             return gaps(accuracy, p)
         n, right = reports["n"].double(), reports["right"].double()
-        own, overall = (
-            unfairness(*counts, self.metric) for counts in ((n, right), (n.sum(0, True), right.sum(0, True)))
-        )
+        own, overall = unfairness(n, right, self.metric), unfairness(n.sum(0, True), right.sum(0, True), self.metric)
         if self.form == "ffalm":
             own, overall = own.abs(), (p * own.abs()).nansum()
         return gaps(accuracy, p, own, overall)

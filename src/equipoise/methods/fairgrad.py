@@ -1,15 +1,13 @@
 """FairGrad: weights of cells that climb while a group is favoured or disfavoured."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def constants(n: Tensor, metric: str) -> tuple[Tensor, Tensor]:
@@ -23,8 +21,8 @@ def constants(n: Tensor, metric: str) -> tuple[Tensor, Tensor]:
     same_y, same_a = same_y[:, None, :, None], same_a[None, :, None, :]
     if metric in ("eo", "eodds"):
         C = same_y * (n / n_y[:, None].clamp(min=1) - same_a)
-        kept = torch.ones_like(n_y) if metric == "eodds" else (torch.arange(R, device=n.device) == R - 1).to(n.dtype)
-        return torch.zeros_like(n), C * kept[:, None, None, None]
+        rows = torch.ones_like(n_y) if metric == "eodds" else (torch.arange(R, device=n.device) == R - 1).to(n.dtype)
+        return torch.zeros_like(n), C * rows[:, None, None, None]
     C = n / total - same_a * n / n_a.clamp(min=1)
     if metric == "acc":
         return torch.zeros_like(n), C.expand(R, A, R, A)
@@ -63,7 +61,7 @@ class FairGrad(cells.WeighingRule):
 
     reports = "samples of each class and group, and how many of them are recognised"
     ranges = cells.reported("right")
-    metric: Literal["eo", "eodds", "acc", "dp"] = choice("eo", "eodds", "acc", "dp")
+    metric: str = choice("eo", "eodds", "acc", "dp")
     eta: float = number(0.05, low=0, high=100, search=log_uniform(5e-3, 0.5))
     eps: float = number(0.0, low=0, high=1)
     clip: bool = False
@@ -82,11 +80,11 @@ class FairGrad(cells.WeighingRule):
         sums = cells.total(cohort)
         n, error = sums["n"], (sums["n"] - sums["right"]) / sums["n"].clamp(min=1)
         start, C = constants(n, self.metric)
-        level = cells.where(n, start + (C * error).sum((2, 3)), 0.0)
+        level = torch.where(n > 0, start + (C * error).sum((2, 3)), 0.0)
         up = (state["up"] + self.eta * (level - self.eps)).clamp(min=0)
         low = (state["low"] - self.eta * (level + self.eps)).clamp(min=0)
         share = n / n.sum().clamp(min=1)
-        w = cells.where(n, 1 + (C * (up - low)[:, :, None, None]).sum((0, 1)) / share, 1.0)
+        w = torch.where(n > 0, 1 + (C * (up - low)[:, :, None, None]).sum((0, 1)) / share, 1.0)
         return {**state, "up": up, "low": low, "w": w.clamp(min=0) if self.clip else w}, cohort
 
 

@@ -1,8 +1,6 @@
 """FedAVE: rewards by the accuracy of a client's model and by how much its data is like the server's."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import simplex, square_norms
 from equipoise.core.rule import Bounds, Briefing, CatalogueEntry, Cohort, Rule, Setup, State, Visit, needed
 from equipoise.methods.cgsv import LEAST, rewarded, share, unit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, choice, log_uniform, number
 
 TINY = 1e-12
 
@@ -90,10 +87,8 @@ class FedAVE(Rule):
     alpha: float = number(0.95, low=0, high=1)
     beta: float = number(2.0, low=0, search=among(2.0, 5.0))
     gamma: float = number(0.5, low=0, above=True, search=log_uniform(0.15, 1))
-    sparsify: Literal["released_layer", "exact_layer", "paper_global"] = choice(
-        "released_layer", "exact_layer", "paper_global"
-    )
-    reputation: Literal["own", "contribution"] = choice("own", "contribution")
+    sparsify: str = choice("released_layer", "exact_layer", "paper_global")
+    reputation: str = choice("own", "contribution")
     sort_losses: bool = False
     eps: float = number(1e-12, low=0, above=True)
 
@@ -102,7 +97,7 @@ class FedAVE(Rule):
         return frozenset({"validation" if self.reputation == "own" else "contribution"})
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"kl": Bounds(-1e-6)} if self.reputation == "own" else {}  # of equal lists, rounding
 
     def server_state(self, setup: Setup) -> State:

@@ -1,7 +1,6 @@
 """FedAvg: the weighted mean of the clients' models."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from equipoise.core.maths import simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, read_per_client
@@ -27,17 +26,13 @@ class FedAvg(Rule):
     """
 
     sees = "sum"
-    weights: Literal["samples", "uniform", "population"] | tuple[float, ...] = choice(
-        "samples", "uniform", "population", numbers=True
-    )
+    weights: str | tuple[float, ...] = choice("samples", "uniform", "population", numbers=True)
 
     def server_state(self, setup: Setup) -> State:
         total = {"total": setup.sizes.sum()}
-        return (
-            total
-            if isinstance(self.weights, str)
-            else {**total, "fixed": read_per_client(self.weights, setup, "FedAvg: weights")}
-        )
+        if isinstance(self.weights, str):
+            return total
+        return {**total, "fixed": read_per_client(self.weights, setup, "FedAvg: weights")}
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         if "fixed" in state:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
-from equipoise.system.ranges import number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, log_uniform, number
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,4 @@ class FedAvgM(Rule):
         return {"v": v}, replace(cohort, moved=self.eta * v)
 
 
-CATALOGUE = {
-    "fedavgm": CatalogueEntry((FedAvgM,), "momentum at the server", "Hsu, Qi, Brown, 2019"),
-}
+CATALOGUE = {"fedavgm": CatalogueEntry((FedAvgM,), "momentum at the server", "Hsu, Qi, Brown, 2019")}

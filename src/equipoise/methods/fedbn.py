@@ -1,19 +1,14 @@
 """FedBN: every client keeps its BatchNorm layers."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equipoise.core.model import Model
 from equipoise.core.rule import CatalogueEntry, Rule
 from equipoise.system.ranges import choice
-
-if TYPE_CHECKING:
-    from equipoise.core.model import Model
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +36,7 @@ class FedBN(Rule):
     with a warning in the log.
     """
 
-    by: Literal["type", "name"] = choice("type", "name")
+    by: str = choice("type", "name")
 
     def private(self, model: Model) -> Tensor:
         own = model.inside(_BatchNorm) if self.by == "type" else model.named("bn")

@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.maths import gram, simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among
+from equipoise.system.ranges import among, choice, number
 
 # With all but ALONE of the weight a client leaves no model of the others; contributions up to TINY are the rounding of 0.
 ALONE, TINY = 1e-6, 1e-12
@@ -69,13 +67,13 @@ class FedCE(Rule):
     owns = frozenset({"weights", "mask", "direction"})
     reports = "its accuracy without its own last update"
     ranges = MappingProxyType({"metric": Bounds(0, 1), "measured": Bounds(0, 1)})
-    mode: Literal["times", "plus"] = choice("times", "plus", search=among("times", "plus"))
+    mode: str = choice("times", "plus", search=among("times", "plus"))
     coef_average: bool = True
-    prior: Literal["last", "uniform"] = choice("last", "uniform")
+    prior: str = choice("last", "uniform")
     first_zero: bool = False
     floor: float = number(1e-6, low=0)
-    floors: Literal["before", "after"] = choice("before", "after")
-    metric: Literal["balanced", "accuracy"] = choice("balanced", "accuracy")
+    floors: str = choice("before", "after")
+    metric: str = choice("balanced", "accuracy")
 
     def client_state(self, setup: Setup) -> State:
         return {"previous": setup.initial.clone()}

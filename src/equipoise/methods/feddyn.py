@@ -1,14 +1,12 @@
 """FedDyn: align the stationary points of the clients with the server's."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class FedDyn(Rule):
     sees = "sum"
     reports = ""
     alpha: float = number(0.01, low=0, above=True, search=log_uniform(1e-3, 0.1))
-    evaluate: Literal["cloud", "mean_active"] = choice("cloud", "mean_active")
+    evaluate: str = choice("cloud", "mean_active")
     server: bool = True
 
     def client_state(self, setup: Setup) -> State:

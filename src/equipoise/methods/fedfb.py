@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,8 +10,7 @@ from torch.nn.functional import normalize
 from equipoise.core import cells
 from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps, shifted
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def disparity(n: Tensor, loss: Tensor, times: int = 1) -> Tensor:
@@ -29,7 +27,7 @@ def released(w: Tensor, n: Tensor, step: Tensor) -> Tensor:
     """Weights [2, A] of the authors' code, which has the first group's limits for all."""
     share = n.sum(0) / n.sum().clamp(min=1)
     first = (w[0] * share + step).clamp(min=0).minimum(2 * share[0])
-    return cells.where(n, torch.stack([first, 2 * share[0] - first]) / share, w)
+    return torch.where(n > 0, torch.stack([first, 2 * share[0] - first]) / share, w)
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,11 @@ class FedFB(cells.WeighingRule):
     reports = "samples of each class and group, and the sums of their losses"
     ranges = cells.reported("loss")
     binary = True
-    metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
+    metric: str = choice("eo", "eodds", "dp")
     alpha: float = number(0.005, low=0, high=1, search=log_uniform(5e-4, 0.05))
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
-    form: Literal["means", "declearn", "released"] = choice("means", "declearn", "released")
+    form: str = choice("means", "declearn", "released")
 
     def server_state(self, setup: Setup) -> State:
         return cells.server_state(self, setup) if self.metric == "dp" else cells.two_groups(self, setup)
@@ -90,7 +88,7 @@ class FedFB(cells.WeighingRule):
                 return {**state, "w": released(w, n, self.alpha / math.sqrt(cohort.t + 1) * g)}, cohort
             return {**state, "w": shifted(w.T, n.T, -self.alpha * normalize(g, dim=0)).T}, cohort
         if declearn and self.metric == "eo" and cohort.t == 0:
-            w = torch.stack([w[0], cells.where(n, n.flip(1) / n)[1]])
+            w = torch.stack([w[0], torch.where(n > 0, n.flip(1) / n, 1.0)[1]])
         d = gaps(n.sign() if declearn else n, loss)
         d = d * d.new_tensor([0, 1]) if self.metric == "eo" else d
         return {**state, "w": shifted(w, n, self.alpha * normalize(d, dim=0))}, cohort

@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.maths import gram, put, take
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, uniform
+from equipoise.system.ranges import among, choice, number, uniform
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class FedFV(LossRule):
     owns = frozenset({"weights", "mask", "direction"})
     alpha: float = number(0.1, low=0, high=1, search=uniform(0, 0.5))
     tau: int = number(1, low=0, search=among(0, 1, 3, 10))
-    lags: Literal["paper", "released"] = choice("paper", "released")
+    lags: str = choice("paper", "released")
 
     def server_state(self, setup: Setup) -> State:
         never = torch.full((setup.n_clients,), -1, dtype=torch.int64, device=setup.initial.device)
@@ -51,9 +49,9 @@ class FedFV(LossRule):
         """Coefficients [M, M] of each projected update in the updates, from their Gram matrix ``K`` [M, M]."""
         M = len(loss)
         order = loss.argsort(stable=True).tolist()
-        kept = order[math.ceil((M - 1) * (1 - self.alpha) - 1e-9) :] if self.alpha > 0 else []
+        unchanged = order[math.ceil((M - 1) * (1 - self.alpha) - 1e-9) :] if self.alpha > 0 else []
         a = torch.eye(M, dtype=K.dtype, device=K.device)
-        for m in set(order) - set(kept):
+        for m in set(order) - set(unchanged):
             for j in order:
                 if j != m and (dot := a[m] @ K[:, j]) < 0:
                     a[m, j] -= dot / K[j, j]

@@ -1,15 +1,13 @@
 """FedGFT: a penalty on the gap between two groups' probabilities, over all clients."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import CatalogueEntry, Cohort, Out, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def soft_gap(n: Tensor, chance: Tensor) -> Tensor:
@@ -20,11 +18,11 @@ def soft_gap(n: Tensor, chance: Tensor) -> Tensor:
 
 def gap_of_batch(out: Out, sign: Tensor, chance: Tensor, mean: Tensor) -> Tensor:
     """The gap [...] of a batch: of ``chance`` [..., B] where ``sign`` is positive, minus where it is negative; a ``mean`` [..., 2] for an absent group."""
-    each = []
+    means = []
     for a, mine in enumerate((sign > 0, sign < 0)):
         share = out.mean(mine.to(chance.dtype))
-        each.append(torch.where(share > 0, out.mean(mine * chance) / share, mean[..., a]))
-    return each[0] - each[1]
+        means.append(torch.where(share > 0, out.mean(mine * chance) / share, mean[..., a]))
+    return means[0] - means[1]
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ class FedGFT(cells.WeighingRule):
     reports = "samples of each class and group, and the sums of their predicted probabilities"
     ranges = cells.reported("chance")
     binary = True
-    metric: Literal["eo", "dp"] = choice("eo", "dp")
+    metric: str = choice("eo", "dp")
     gamma: float = number(1.0, low=0, high=1000, search=log_uniform(0.01, 10))
-    gap: Literal["batch", "round"] = choice("batch", "round")
-    reg: Literal["l2", "id"] = choice("l2", "id")
+    gap: str = choice("batch", "round")
+    reg: str = choice("l2", "id")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
 
@@ -94,12 +92,8 @@ class FedGFT(cells.WeighingRule):
         n, chance = (sums[key][rows].sum(0) for key in ("n", "chance"))
         sign = torch.zeros_like(state["sign"])
         sign[rows] = (n > 0).all() * n.new_tensor([1, -1]) * sums["n"].sum() / n.clamp(min=1)
-        return {
-            **state,
-            "c": self._slope(soft_gap(n, chance)) * sign,
-            "sign": sign,
-            "mean": chance / n.clamp(min=1),
-        }, cohort
+        c, mean = self._slope(soft_gap(n, chance)) * sign, chance / n.clamp(min=1)
+        return {**state, "c": c, "sign": sign, "mean": mean}, cohort
 
 
 CATALOGUE = {

@@ -1,7 +1,6 @@
 """FedGH: take the conflicts out of every pair of updates before they are averaged."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,9 +40,7 @@ class FedGH(Rule):
     shares a header.
     """
 
-    form: Literal["original", "sequential", "accumulate", "hierarchical"] = choice(
-        "original", "sequential", "accumulate", "hierarchical"
-    )
+    form: str = choice("original", "sequential", "accumulate", "hierarchical")
     gamma: float = number(0.99, low=0, high=1)
 
     @property
@@ -101,5 +98,6 @@ CATALOGUE = {
         "the step is s / M and h becomes gamma h + (1 - gamma) s / M. The released code divides by all clients instead of "
         "those of the round, fails with one client, scores a tensor without history with 0 / 0 (here it takes the plain "
         "mean), and treats running statistics like parameters (here they are averaged).",
+        printed="FedHGD",
     ),
 }

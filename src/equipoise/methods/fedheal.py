@@ -14,6 +14,9 @@ CATALOGUE = {
         remarks="Fair Federated Learning under Domain Skew with Local Consistency and Domain Diversity, Algorithm 1: FAEL on "
         "what FPHL kept. ``released`` is what the authors' code computes; ``office`` has the paper's value for "
         "Office-Caltech. [Where paper and code differ](decisions.md) has one row per difference.",
+        printed="FedHEAL",
     ),
-    "fedheal-exact": CatalogueEntry((FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", PAPER),
+    "fedheal-exact": CatalogueEntry(
+        (FPHL, FAELExact), "FPHL and the exact solution of FedHEAL's Eq. 10", PAPER, printed="FedHEAL (exact)"
+    ),
 }

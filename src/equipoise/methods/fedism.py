@@ -13,6 +13,7 @@ CATALOGUE = {
         values={"rho": 0.05, "tau": 0.0},
         remarks="A hyper-parameter that both have is set for both. The tables of FedISM+ train every method, this one too, "
         "with ``logit-adjust``: ``logit-adjust+fedism``.",
+        printed="FedISM",
     ),
     "fedism+": CatalogueEntry(
         (GSAM, SAGA),
@@ -25,5 +26,6 @@ CATALOGUE = {
         "planned, so ``fit(40)`` is not ``fit(20)`` twice. Eq. 14 writes a step of SAM; the text and the code take GSAM, and "
         "so do we. The tables of the paper train every method with Adam and with ``logit-adjust``: "
         "``logit-adjust+fedism+``. ``fedismplus`` is another spelling, where a plus sign is a nuisance.",
+        printed="FedISM+",
     ),
 }

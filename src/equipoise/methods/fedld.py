@@ -14,5 +14,6 @@ CATALOGUE = {
         "``released`` is the loss and the aggregation of the authors' code, which also trains in evaluation mode, "
         "warms the learning rate up from 0, and runs its aggregation over running statistics and counters; none of this is "
         "in the paper, nor here.",
+        printed="FedLD",
     ),
 }

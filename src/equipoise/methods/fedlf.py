@@ -86,8 +86,6 @@ class FedLF(LossRule):
 
 CATALOGUE = {
     "fedlf": CatalogueEntry(
-        (FedLF,),
-        "common descent in every tensor that makes losses equal",
-        "Pan et al., AAAI 2024",
+        (FedLF,), "common descent in every tensor that makes losses equal", "Pan et al., AAAI 2024"
     ),
 }

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import directions, gram, min_on_simplex, put, take
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import number
-from equipoise.system.search import among
+from equipoise.system.ranges import among, number
 
 SHORTEST = 1e-6  # an update that is not longer is left out
 EQUAL = 1e-12  # sine of the angle within which losses are equal
@@ -108,8 +107,6 @@ class FedMDFG(LossRule):
 
 CATALOGUE = {
     "fedmdfg": CatalogueEntry(
-        (FedMDFG,),
-        "common descent that makes losses equal, without line search",
-        "Pan et al., AAAI 2023",
+        (FedMDFG,), "common descent that makes losses equal, without line search", "Pan et al., AAAI 2023"
     ),
 }

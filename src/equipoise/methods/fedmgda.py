@@ -1,14 +1,12 @@
 """FedMGDA+: a step that no client's normalised update opposes, as far as weights near given ones allow."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
 from equipoise.core.maths import bounded, gram, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform, uniform
+from equipoise.system.ranges import choice, log_uniform, number, uniform
 
 SHORTEST = 1e-12  # an update that is not longer has no direction
 
@@ -39,7 +37,7 @@ class FedMGDA(Rule):
     owns = frozenset({"weights", "mask", "direction"})
     eps: float = number(0.1, low=0, high=1, search=uniform(0, 1))
     eta: float = number(1.0, low=0, above=True, search=log_uniform(0.01, 3))
-    prior: Literal["uniform", "samples"] = choice("uniform", "samples")
+    prior: str = choice("uniform", "samples")
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         K = gram(cohort.updates)
@@ -60,5 +58,6 @@ CATALOGUE = {
         "the shortest combination of normalised updates",
         "Hu et al., IEEE TNSE 2022",
         {"flgo": {"prior": "samples"}},
+        printed="FedMGDA+",
     ),
 }

@@ -1,15 +1,13 @@
 """FedMinMax: weights of groups of people that climb on their losses."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.maths import project_to_simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def project(v: Tensor, floor: float) -> Tensor:
@@ -46,7 +44,7 @@ class FedMinMax(cells.WeighingRule):
     reports = "samples of each class and group, and the sums of their losses"
     ranges = cells.reported("loss")
     binary = False
-    groups: Literal["a", "cells"] = choice("a", "cells")
+    groups: str = choice("a", "cells")
     eta: float = number(0.1, low=0, high=1000, search=log_uniform(0.01, 1))
     floor: float = number(0.001, low=0, high=0.1)
     attribute: str = cells.attribute()
@@ -68,7 +66,7 @@ class FedMinMax(cells.WeighingRule):
         mu = old * share
         if present.any():
             mu = mu.masked_scatter(present, project((mu + self.eta * loss / n)[present], self.floor))
-        return {**state, "w": cells.where(n, mu / share, old).expand_as(w).clone()}, cohort
+        return {**state, "w": (mu / share).where(n > 0, old).expand_as(w).clone()}, cohort
 
 
 CATALOGUE = {

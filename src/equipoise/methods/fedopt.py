@@ -1,13 +1,11 @@
 """FedAdagrad, FedAdam, FedYogi: adaptive optimisers at the server."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class FedOpt(Rule):
 
     owns = frozenset({"step"})
     sees = "sum"
-    kind: Literal["adam", "yogi", "adagrad"] = choice("adam", "yogi", "adagrad")
+    kind: str = choice("adam", "yogi", "adagrad")
     eta: float = number(0.01, 0, above=True, search=log_uniform(1e-3, 0.1))
     beta1: float = number(0.9, 0, 1, below=True)
     beta2: float = number(0.99, 0, 1, below=True)
@@ -62,9 +60,9 @@ class FedOpt(Rule):
 
 CITATION = "Reddi et al., ICLR 2021"
 CATALOGUE = {
-    "fedadam": CatalogueEntry((FedOpt,), "Adam at the server", CITATION),
-    "fedyogi": CatalogueEntry((FedOpt,), "Yogi at the server", CITATION, values={"kind": "yogi"}),
+    "fedadam": CatalogueEntry((FedOpt,), "Adam at the server", CITATION, printed="FedAdam"),
+    "fedyogi": CatalogueEntry((FedOpt,), "Yogi at the server", CITATION, values={"kind": "yogi"}, printed="FedYogi"),
     "fedadagrad": CatalogueEntry(
-        (FedOpt,), "Adagrad at the server", CITATION, values={"kind": "adagrad", "beta1": 0.0}
+        (FedOpt,), "Adagrad at the server", CITATION, values={"kind": "adagrad", "beta1": 0.0}, printed="FedAdagrad"
     ),
 }

@@ -1,6 +1,5 @@
 """FedPAC: shared features pulled to class prototypes, and for each client a mixture of the others' classifiers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import gram, min_on_simplex, pick
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Rule, Setup, State, Visit
 from equipoise.methods.fedproto import global_prototypes, local_prototypes, no_prototypes, prototype_bounds
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class FedPAC(Rule):
     weighted: bool = True
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {"H": Bounds(length="client"), "V": Bounds(0), **prototype_bounds(self.weighted)}
 
     def client_state(self, setup: Setup) -> State:

@@ -53,13 +53,9 @@ class FedProc(PrototypeRule):
         term = cos.logsumexp(-1) - cos.gather(-1, out.y.unsqueeze(-1)).squeeze(-1)
         return out.mean(torch.where(here > 0, term, 0.0))
 
-    def _blend(self, out: Out, visit: Visit, a: float) -> Tensor:
-        """What is added to the cross-entropy of the batch [...] at the weight ``a``."""
-        begun = 1.0 if self.strict else visit.message["known"].amax((-2, -1))
-        return a * begun * (self._contrast(out, visit) - out.cross_entropy)
-
     def loss(self, out: Out, visit: Visit) -> Tensor:
-        return self._blend(out, visit, self._share(visit.t, visit.rounds))
+        a, begun = self._share(visit.t, visit.rounds), 1.0 if self.strict else visit.message["known"].amax((-2, -1))
+        return a * begun * (self._contrast(out, visit) - out.cross_entropy)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
         return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state

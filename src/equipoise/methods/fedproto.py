@@ -1,6 +1,5 @@
 """FedProto: share the mean feature of each class."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +7,7 @@ from torch import Tensor
 
 from equipoise.core import maths
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Rule, Setup, State, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 def no_prototypes(setup: Setup) -> State:
@@ -38,9 +36,9 @@ def local_prototypes(visit: Visit, n_classes: int, weighted: bool = False) -> St
 def global_prototypes(state: State, reports: State) -> State:
     """Mean over the clients that hold a class, by their shares; a class that no client holds keeps its prototype."""
     total = reports["share"].sum(0)[:, None]  # [C, 1]
-    held = total > 0
-    mean = reports["proto"].sum(0) / total.where(held, 1)
-    return {"proto": torch.where(held, mean, state["proto"]), "known": torch.where(held, 1.0, state["known"])}
+    present = total > 0
+    mean = reports["proto"].sum(0) / total.where(present, 1)
+    return {"proto": torch.where(present, mean, state["proto"]), "known": torch.where(present, 1.0, state["known"])}
 
 
 class PrototypeRule(Rule):
@@ -92,7 +90,7 @@ class FedProto(PrototypeRule):
     weighted: bool = False
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return prototype_bounds(self.weighted)
 
     def loss(self, out: Out, visit: Visit) -> Tensor:

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.maths import directions
 from equipoise.core.rule import CatalogueEntry, Rule, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 def unit(vector: Tensor, layout: Sequence[int]) -> Tensor:
@@ -38,7 +36,7 @@ class FedProx(Rule):
     """
 
     mu: float = number(0.01, low=0, search=log_uniform(1e-3, 1))
-    form: Literal["squared", "norm"] = choice("squared", "norm")
+    form: str = choice("squared", "norm")
 
     def correction(self, theta: Tensor, visit: Visit) -> Tensor:
         gap = theta - visit.start

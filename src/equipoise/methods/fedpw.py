@@ -7,8 +7,7 @@ from torch import Tensor
 
 from equipoise.core.maths import SLACK, combine, directions, dots, simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
-from equipoise.system.ranges import number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import number, uniform
 
 EVERY = 10  # entry of which the mean is taken
 CANCELS = 1e-12  # of the sum of sizes: a smaller sum is rounding
@@ -22,13 +21,13 @@ def portions(x: Tensor) -> Tensor:
 
 def dropped(u: Tensor, w: Tensor, share: Tensor, rate: float) -> tuple[Tensor, float]:
     """The step [n] of a tensor from updates ``u`` [M, n], weights ``w`` [M] and shares to drop [M]; and the factor of its rescaled entries."""
-    kept, means, n = u.clone(), [], u.shape[1]
+    sparse, means, n = u.clone(), [], u.shape[1]
     counts = (n * share * (1 + SLACK)).long().tolist()
-    for row, ascending, count in zip(kept, u.abs().argsort(dim=1, stable=True), counts, strict=True):
+    for row, ascending, count in zip(sparse, u.abs().argsort(dim=1, stable=True), counts, strict=True):
         means.append(row[ascending[:count:EVERY]].abs().double().mean())
         row[ascending[:count]] = 0
-    step = combine(kept, w)
-    columns = directions(directions(kept.double()).T)  # [n, M]
+    step = combine(sparse, w)
+    columns = directions(directions(sparse.double()).T)  # [n, M]
     spread = columns.std(1, correction=0).where(columns.any(1), torch.inf).float()  # rounding must not decide ties
     agreed = spread.argsort(stable=True)[: int(n * rate * (1 + SLACK))]
     lost, left = torch.stack(means).mean(), step[agreed[::EVERY]].abs().double().mean()
@@ -96,8 +95,6 @@ class FedPW(LossRule):
 
 CATALOGUE = {
     "fedpw": CatalogueEntry(
-        (FedPW,),
-        "weights by loss and agreement, fewer entries of those better off",
-        "Guan et al., NeurIPS 2025",
+        (FedPW,), "weights by loss and agreement, fewer entries of those better off", "Guan et al., NeurIPS 2025"
     ),
 }

@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, Rule, Setup, State, needed
 from equipoise.methods.fedsac import FedSAC, allocate, average_holders, reputations
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 ZETA, KAPPA = 0.3, 3.0
 
@@ -73,21 +71,18 @@ class FedRAC(Rule):
     late: float = number(0.8, low=0, high=1)
     turn: int = number(100, low=0)
     packs: int = number(50, low=2)
-    source: Literal["standalone_val", "standalone_test"] = choice("standalone_val", "standalone_test")
-    prefix: Literal["exact", "released"] = choice("exact", "released")
+    source: str = choice("standalone_val", "standalone_test")
+    prefix: str = choice("exact", "released")
     min_per_layer: int = number(1, low=0)
-    count: Literal["structural", "update_nonzero"] = choice("structural", "update_nonzero")
+    count: str = choice("structural", "update_nonzero")
 
     needs = FedSAC.needs  # by the source
 
     def server_state(self, setup: Setup) -> State:
         K = 0 if setup.neurons is None else setup.neurons.n
         everything = torch.ones(setup.n_clients, K, dtype=torch.bool, device=setup.initial.device)
-        return {
-            "r": torch.ones_like(setup.sizes),
-            "units": everything,
-            "f": torch.zeros(K, device=setup.initial.device),
-        }
+        r, f = torch.ones_like(setup.sizes), torch.zeros(K, device=setup.initial.device)
+        return {"r": r, "units": everything, "f": f}
 
     def prepare(self, state: State, briefing: Briefing) -> State:
         if briefing.t == 0:
@@ -99,10 +94,8 @@ class FedRAC(Rule):
         submodels = allocate(order, border, neurons.sizes, self.min_per_layer)  # [S, K]
         A = torch.stack([oracle.accuracy(briefing.vector.where(neurons.held(units), 0)) for units in submodels])
         whole, lam = oracle.accuracy(briefing.vector), self.lam if briefing.t < self.turn else self.late
-        r = (
-            c
-            + whole * (1 - lam * (1 - 1 / math.log(ZETA * (briefing.t + 1) + KAPPA))) * reputations(c, self.beta) / 100
-        )
+        reached = whole * (1 - lam * (1 - 1 / math.log(ZETA * (briefing.t + 1) + KAPPA)))
+        r = c + reached * reputations(c, self.beta) / 100
         packs = prefixes(A.to(r), r, c, self.prefix)
         units = allocate(order, border[packs.clamp(min=1) - 1] * (packs > 0), neurons.sizes, self.min_per_layer)
         return {"r": r.to(state["r"]), "units": units, "f": state["f"] + units[briefing.ids].sum(0)}

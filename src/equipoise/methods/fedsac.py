@@ -4,15 +4,13 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, Rule, Setup, State, needed
 from equipoise.submodels.importance import ablation
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 log = logging.getLogger(__name__)
 SLACK = 1e-9  # of a cumulative score, against rounding
@@ -115,13 +113,13 @@ class FedSAC(Rule):
 
     beta: float = number(10.0, low=0, search=log_uniform(1, 25))
     every: int = number(10, low=1)
-    source: Literal["standalone_val", "standalone_test"] = choice("standalone_val", "standalone_test")
-    scores: Literal["clip", "paper"] = choice("clip", "paper")
-    prefix: Literal["largest_le", "smallest_ge"] = choice("largest_le", "smallest_ge")
+    source: str = choice("standalone_val", "standalone_test")
+    scores: str = choice("clip", "paper")
+    prefix: str = choice("largest_le", "smallest_ge")
     min_per_layer: int = number(1, low=0)
-    count: Literal["structural", "update_nonzero"] = choice("structural", "update_nonzero")
-    allocation: Literal["importance", "random"] = choice("importance", "random")
-    aggregation: Literal["frequency", "samples"] = choice("frequency", "samples")
+    count: str = choice("structural", "update_nonzero")
+    allocation: str = choice("importance", "random")
+    aggregation: str = choice("frequency", "samples")
 
     @property
     def owns(self) -> frozenset[str]:
@@ -207,6 +205,7 @@ CATALOGUE = {
         remarks='The ablation "w/o allocation" of Tables 3 and 4: at every measurement a new random order of all hidden units. The '
         "paper states only that all units are treated equally; in the order of their numbers the second layer would be emptied "
         "first. ``scores`` has no effect.",
+        printed="FedSAC (no allocation)",
     ),
     "fedsac-no-aggregation": CatalogueEntry(
         (FedSAC,),
@@ -216,5 +215,6 @@ CATALOGUE = {
         remarks='The ablation "w/o aggregation" of Tables 3 and 4. The average is of updates: averaging submodels padded with '
         "zeros would pull parameters that few hold towards zero. The weights are free, so ``fedsac-no-aggregation+afl`` is "
         "possible. ``count`` has no effect.",
+        printed="FedSAC (no aggregation)",
     ),
 }

@@ -1,15 +1,13 @@
 """FFALM: an augmented Lagrangian of the gap between two groups' losses."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from equipoise.core import cells
 from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
 from equipoise.methods.fairbatch import gaps
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class FFALM(cells.WeighingRule):
     reports = "samples of each class and group, and the sums of their losses"
     ranges = cells.reported("loss")
     binary = True
-    metric: Literal["eo", "loss"] = choice("eo", "loss")
+    metric: str = choice("eo", "loss")
     eta: float = number(0.01, low=0, high=1000, search=log_uniform(1e-3, 0.1))
     beta: float = number(0.02, low=0, high=1000)
     attribute: str = cells.attribute()

@@ -1,7 +1,6 @@
 """Fine-tuning: every client trains a little more on its own data before it predicts."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
@@ -35,7 +34,7 @@ class FineTune(Rule):
     round has. ``qffl:full+finetune`` is q-FedAvg with one more epoch, as FedSAC compares with it.
     """
 
-    form: Literal["last", "every_round"] = choice("last", "every_round")
+    form: str = choice("last", "every_round")
     steps: int | None = number(None, low=1, whole=True)
 
     @property
@@ -57,6 +56,7 @@ CATALOGUE = {
         "one more epoch on its own data before a client predicts",
         PAPER,
         {"every-round": {"form": "every_round"}},
+        printed="Fine-tuning",
     ),
     "fedavg-finetune": CatalogueEntry(
         (FedAvg, FineTune),

@@ -1,7 +1,6 @@
 """FPHL, the first half of FedHEAL: drop what does not keep its direction."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +8,7 @@ from torch import Tensor
 from equipoise.core.compiled import as_rows, loops
 from equipoise.core.maths import Bits, at_least, in_memory, over_columns, put, take
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 BINS = 20
 LONGEST = 400  # numbers of a record; of more rounds the bins say as much
@@ -51,9 +49,9 @@ class FPHL(Rule):
 
     owns = frozenset({"mask"})
     tau: float = number(0.3, low=0, high=1, search=uniform(0.1, 0.6))
-    history: Literal["inclusive", "exclusive"] = choice("inclusive", "exclusive")
+    history: str = choice("inclusive", "exclusive")
     strict: bool = False
-    zero: Literal["up", "down"] = choice("up", "down")
+    zero: str = choice("up", "down")
     mask_buffers: bool = False
 
     def server_state(self, setup: Setup) -> State:
@@ -86,8 +84,8 @@ class FPHL(Rule):
             tally = torch.zeros(len(groups), most, dtype=torch.int64, device=n.device)
             if fast is not None:
                 counts = (*map(as_rows, (updates, before, after)), n.numpy(), need[:, 0].numpy(), kind.numpy())
-                how = parts[0].start, parts[-1].stop, self.zero == "down", self.history == "inclusive"
-                fast.agreements(*counts, *how, tally.numpy(), mask.bits.numpy())
+                place = parts[0].start, parts[-1].stop, self.zero == "down", self.history == "inclusive"
+                fast.agreements(*counts, *place, tally.numpy(), mask.bits.numpy())
                 return tally
             for part in parts:
                 up = at_least(updates[:, part], 0, above=self.zero == "down")
@@ -115,8 +113,8 @@ class FPHL(Rule):
             buffer_mask, more = self._keep(cohort.buffer_updates, before[:, P:], after[:, P:], n)
             tally += more
         lengths = n.unique()
-        kept = sum(int(counts[k:].sum()) for counts, k in zip(tally, self._needed(lengths).tolist(), strict=True))
-        shares = {"kept": kept / int(tally.sum()), "consistency": histogram(tally, lengths)}
+        count = sum(int(counts[k:].sum()) for counts, k in zip(tally, self._needed(lengths).tolist(), strict=True))
+        shares = {"kept": count / int(tally.sum()), "consistency": histogram(tally, lengths)}
         notes = {**cohort.notes, **shares, "agreement": exact(tally, lengths)}
         ups, rounds = put(history, cohort.ids, after), put(state["rounds"], cohort.ids, rounds)
         state = {"ups": ups, "rounds": rounds}

@@ -1,7 +1,6 @@
 """RFA: the geometric median of the updates instead of their mean."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ class GeometricMedian(Rule):
     owns = frozenset({"mask", "direction"})
     nu: float = number(1e-6, low=0, above=True)
     R: int = number(3, low=1)
-    start: Literal["model", "mean"] = choice("model", "mean")
+    start: str = choice("model", "mean")
 
     def _weights(self, x: Tensor, alpha: Tensor) -> Tensor:
         """Weights [M] with which the mean of ``x`` [M, P] is v after R steps."""
@@ -61,5 +60,6 @@ CATALOGUE = {
         "the geometric median of the updates (RFA), against clients that lie",
         "Pillutla, Kakade, Harchaoui, IEEE Transactions on Signal Processing 2022",
         {"released": {"nu": 1e-5, "R": 4, "start": "mean"}},
+        printed="Geometric median",
     ),
 }

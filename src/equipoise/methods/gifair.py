@@ -1,7 +1,6 @@
 """GIFAIR-FL: pull up the clients, or groups of clients, whose loss is above the others'."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import simplex
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Setup, State, Visit, read_per_client
 from equipoise.core.solver import Solver, proportional
-from equipoise.system.ranges import choice, number, numbers
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, numbers, uniform
 
 
 def group_losses(loss: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,7 +60,7 @@ class GIFAIR(LossRule):
     sees = "scalars+sum"
     coeff: float = number(0.1, low=0, high=1, below=True, search=uniform(0, 0.9))
     groups: tuple[int, ...] | None = numbers(whole=True)
-    form: Literal["server", "local"] = choice("server", "local")
+    form: str = choice("server", "local")
 
     @property
     def owns(self) -> frozenset[str]:
@@ -106,5 +104,6 @@ CATALOGUE = {
         "weights by the ranks of the clients' losses",
         "Yue et al., INFORMS Journal on Data Science 2023",
         {"released": {"form": "local", "coeff": 0.5}},
+        printed="GIFAIR-FL",
     ),
 }

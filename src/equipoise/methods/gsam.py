@@ -7,8 +7,7 @@ from torch import Tensor
 from equipoise.core.maths import directions
 from equipoise.core.rule import CatalogueEntry, Gradient, Rule, Visit
 from equipoise.methods.sam import perturbation, radius
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform, uniform
+from equipoise.system.ranges import log_uniform, number, uniform
 
 
 def orthogonal(g: Tensor, g_p: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """IAFL: each client gets the mean of as many updates as it contributes."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -10,8 +9,7 @@ from torch import Tensor
 from equipoise.core import draws
 from equipoise.core.maths import combine
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, needed
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 SLACK = 1e-9  # of a number of clients, against rounding
 
@@ -54,7 +52,7 @@ class IAFL(Rule):
     owns = frozenset({"mask", "weights", "direction", "reward"})
     q: float = number(0.0, low=0, high=1, search=uniform(0, 0.5))
     kappa: float = number(0.0, low=0, high=1, search=uniform(0, 0.9))
-    contribution: Literal["samples", "accuracy"] = choice("samples", "accuracy")
+    contribution: str = choice("samples", "accuracy")
 
     @property
     def needs(self) -> frozenset[str]:

@@ -81,5 +81,7 @@ class Krum(Rule):
 CITATION = "Blanchard et al., NeurIPS 2017"
 CATALOGUE = {
     "krum": CatalogueEntry((Krum,), "the update nearest to the others, against clients that lie", CITATION),
-    "multi-krum": CatalogueEntry((Krum,), "the mean of the updates nearest to each other", CITATION, values={"m": 0}),
+    "multi-krum": CatalogueEntry(
+        (Krum,), "the mean of the updates nearest to each other", CITATION, values={"m": 0}, printed="Multi-Krum"
+    ),
 }

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Out, Rule, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import number, uniform
 
 STRONG = 10.0
 
@@ -43,6 +42,9 @@ class LogitAdjust(Rule):
 
 CATALOGUE = {
     "logit-adjust": CatalogueEntry(
-        (LogitAdjust,), "train against each client's class frequencies", "Menon et al., ICLR 2021"
+        (LogitAdjust,),
+        "train against each client's class frequencies",
+        "Menon et al., ICLR 2021",
+        printed="Logit adjustment",
     ),
 }

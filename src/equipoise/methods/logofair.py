@@ -116,21 +116,16 @@ class LoGoFair(Rule):
         tried = lam + width * TRIED.to(lam)
         k = (sums["cost"] + self.budget * tried.abs()).argmin()
         inside, counted = (k > 0) & (k < len(TRIED) - 1), (state["n"] > 0).all()
-        return {
-            **state,
-            "lam": torch.where(counted, tried[k], lam),
-            "width": torch.where(counted, torch.where(inside, width / 2, width * 2).clamp(0.002, 0.5), width),
-            "n": torch.where((sums["n"] > 0).all(), sums["n"], state["n"]),
-        }, cohort
+        width = torch.where(counted, torch.where(inside, width / 2, width * 2).clamp(0.002, 0.5), width)
+        n = torch.where((sums["n"] > 0).all(), sums["n"], state["n"])
+        return {**state, "lam": torch.where(counted, tried[k], lam), "width": width, "n": n}, cohort
 
     def _limits(self, state: State) -> Tensor:
         """The least probabilities [2] that are taken for positive, of the server's ``state``, or of that and a client's."""
         n, lam = state["n"].clamp(min=1), state["lam"][None]
-        u, own = (
-            (self._best(state["hist"], n, lam)[0], state["hist"].sum(-1).clamp(min=1))
-            if "hist" in state
-            else (lam * 0, n)
-        )
+        u, own = lam * 0, n
+        if "hist" in state:
+            u, own = self._best(state["hist"], n, lam)[0], state["hist"].sum(-1).clamp(min=1)
         return 0.5 + (shift(n, own, lam, u)[0] / (2 * own / n.sum()))
 
     def decide(self, predicted: Tensor, outputs: Tensor, s: Tensor | None, state: State) -> Tensor:
@@ -146,8 +141,6 @@ class LoGoFair(Rule):
 
 CATALOGUE = {
     "logofair": CatalogueEntry(
-        (LoGoFair,),
-        "thresholds by group, with budgets over all clients and inside each",
-        "Zhang et al., AAAI 2025",
+        (LoGoFair,), "thresholds by group, with budgets over all clients and inside each", "Zhang et al., AAAI 2025"
     ),
 }

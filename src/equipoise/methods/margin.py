@@ -1,13 +1,11 @@
 """FedLD's margin control: keep the logits of local training small."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Out, Rule, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 LARGE = 2.0**50
 
@@ -34,7 +32,7 @@ class Margin(Rule):
 
     needs = frozenset({"classes"})
     lam: float = number(0.03, low=0, search=log_uniform(0.01, 0.1))
-    form: Literal["paper", "released"] = choice("paper", "released")
+    form: str = choice("paper", "released")
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
         if self.form == "paper":

@@ -8,8 +8,7 @@ from torch.nn.functional import softplus
 
 from equipoise.core.maths import directions
 from equipoise.core.rule import CatalogueEntry, Out, Rule, Setup, State, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import among, log_uniform
+from equipoise.system.ranges import among, log_uniform, number
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
@@ -53,8 +52,8 @@ class Moon(Rule):
         return {"previous": setup.initial.clone(), "seen": torch.zeros_like(setup.initial[:1])}
 
     def loss(self, out: Out, visit: Visit) -> Tensor:
-        (_, of_global), (_, of_previous) = out.ask(visit.received), out.ask(visit.state["previous"])
-        term = contrast(out.features, of_global, of_previous, self.temperature)
+        (_, z_global), (_, z_previous) = out.ask(visit.received), out.ask(visit.state["previous"])
+        term = contrast(out.features, z_global, z_previous, self.temperature)
         return self.mu * visit.state["seen"].squeeze(-1) * out.mean(term)
 
     def finish(self, theta: Tensor, visit: Visit) -> tuple[State, State]:
@@ -67,5 +66,6 @@ CATALOGUE = {
         "contrast features with the global and the previous model",
         "Li, He, Song, CVPR 2021",
         {"cifar10": {"mu": 5.0}},
+        printed="MOON",
     ),
 }

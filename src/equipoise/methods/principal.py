@@ -1,7 +1,6 @@
 """FedLD's aggregation: every client moves along the principal axes of all updates, as far as its own update is long."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +8,7 @@ from torch import Tensor
 from equipoise.core.maths import gram
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
 from equipoise.methods.margin import PAPER
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 TINY = 1e-12  # relative: shorter axes, and products nearer to a right angle, are rounding
 CLOSE = 1e-6  # relative: nearer than this to a tie, another machine may take another side
@@ -62,9 +60,9 @@ class Principal(Rule):
     """
 
     keep: float = number(0.8, low=0, high=1, above=True, search=uniform(0.5, 1))
-    eigen: Literal["l2_kept", "literal", "l1_all"] = choice("l2_kept", "literal", "l1_all")
-    scope: Literal["tensor", "model"] = choice("tensor", "model")
-    weights: Literal["samples", "uniform"] = choice("samples", "uniform")
+    eigen: str = choice("l2_kept", "literal", "l1_all")
+    scope: str = choice("tensor", "model")
+    weights: str = choice("samples", "uniform")
     warm_start: bool = False
 
     @property
@@ -85,12 +83,12 @@ class Principal(Rule):
             return p, False
         L, K = self._kept(len(p)), K / K.trace()  # neither large nor small updates leave the range of squares
         lam, e = axes(K)
-        kept, norms, part = lam[:L], K.diagonal().sqrt(), e[:, :L].abs()
-        live = kept > TINY * lam[0]
-        total = {"l2_kept": kept.norm(), "literal": kept, "l1_all": lam.sum()}[self.eigen]
-        long = (len(p) * kept).sqrt()  # lengths of the axes v_l
+        leading, norms, part = lam[:L], K.diagonal().sqrt(), e[:, :L].abs()
+        live = leading > TINY * lam[0]
+        total = {"l2_kept": leading.norm(), "literal": leading, "l1_all": lam.sum()}[self.eigen]
+        long = (len(p) * leading).sqrt()  # lengths of the axes v_l
         signs = e[:, :L].sign() * (part * long > TINY * norms[:, None])  # [M, L]
-        a = torch.where(live, kept / total / long * (p * norms @ signs), 0)
+        a = torch.where(live, leading / total / long * (p * norms @ signs), 0)
         gaps = -lam[: L + 1].diff()  # to the next axis, also of the last one kept to the first one dropped
         jumps = (gaps < CLOSE * lam[0])[live[: len(gaps)]].any() | (part[norms > 0][:, live] < CLOSE).any()
         return e[:, :L] @ a, bool(jumps)

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Out, Rule, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import among
+from equipoise.system.ranges import among, number
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """q-FFL: raise the losses to a power, so that the worse off count more."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -10,8 +10,7 @@ from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
 from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, LossRule, Setup, State
 from equipoise.core.solver import Solver
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class QFFL(LossRule):
 
     sees = "scalars+sum"  # loss and length of the update
     q: float = number(1.0, low=0, search=log_uniform(0.01, 5))
-    form: Literal["weights", "full", "losses"] = choice("weights", "full", "losses")
+    form: str = choice("weights", "full", "losses")
     lipschitz: float | None = number(None, low=0, above=True)
     sample_weights: bool = False
     eps: float = number(1e-10, low=0)
@@ -99,5 +98,6 @@ CATALOGUE = {
             "ffl4mia": {"form": "losses"},
             "drfl": {"form": "losses"},
         },
+        printed="q-FFL",
     ),
 }

@@ -1,8 +1,6 @@
 """Reweighing: weights that make the label independent of the group."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +39,7 @@ class Reweighing(cells.WeighingRule):
     """
 
     binary = False
-    scope: Literal["global", "local"] = choice("global", "local")
+    scope: str = choice("global", "local")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
 
@@ -50,7 +48,7 @@ class Reweighing(cells.WeighingRule):
         return "" if self.scope == "local" else "samples of each class and group"
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         return {} if self.scope == "local" else cells.reported()
 
     server_state = cells.server_state

@@ -1,8 +1,6 @@
 """SAGA: weigh clients by how sharp their loss is at the global model."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -10,8 +8,7 @@ from torch.nn.functional import pad
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import among, log_uniform, uniform
+from equipoise.system.ranges import among, choice, log_uniform, number, uniform
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class SAGA(Rule):
     sees = "scalars+sum"
     stays = frozenset({"perturbed_loss"})
     reports = "its sharpness or perturbed loss"
-    variant: Literal["S", "L"] = choice("S", "L")
+    variant: str = choice("S", "L")
     rho: float = number(0.1, low=0, search=log_uniform(0.05, 0.2))
     tau: float = number(0.5, low=0, search=among(0.0, 0.1, 0.5, 1.0))
     q: float = number(2.0, low=0, search=log_uniform(0.5, 5))
@@ -59,7 +56,7 @@ class SAGA(Rule):
     offset: float = number(0.0, low=0)
 
     @property
-    def ranges(self) -> Mapping[str, Bounds]:
+    def ranges(self) -> dict[str, Bounds]:
         if self.variant == "L":
             return {"value": Bounds(0)}
         return {"value": Bounds(), "perturbed_loss": Bounds(0)}  # a loss may fall along its gradient
@@ -88,9 +85,9 @@ class SAGA(Rule):
             w = self.beta * w + (1 - self.beta) * simplex(last)
         w = w.to(state["w"].dtype)
         names = {"value": "sharpness" if self.variant == "S" else "perturbed_loss"}
-        shown = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
+        recorded = {names.get(key, key): x.tolist() for key, x in cohort.reports.items()}
         state = {"w": state["w"].index_copy(0, cohort.ids, w)}
-        return state, replace(cohort, weights=w, notes={**cohort.notes, **shown})
+        return state, replace(cohort, weights=w, notes={**cohort.notes, **recorded})
 
 
 PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"

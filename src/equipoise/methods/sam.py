@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Gradient, Rule, Visit
-from equipoise.system.ranges import number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import log_uniform, number
 
 
 def length(g: Tensor) -> Tensor:
@@ -61,9 +60,6 @@ class SAM(Rule):
 
 CATALOGUE = {
     "sam": CatalogueEntry(
-        (SAM,),
-        "the gradient where the loss is highest nearby",
-        "Foret et al., ICLR 2021",
-        {"ffl4mia": {"added": True}},
+        (SAM,), "the gradient where the loss is highest nearby", "Foret et al., ICLR 2021", {"ffl4mia": {"added": True}}
     ),
 }

@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver, proportional
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import uniform
+from equipoise.system.ranges import choice, number, uniform
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Scaffold(Rule):
     reports = "its control variate"
     ranges = MappingProxyType({"dc": Bounds(length="client")})
     eta: float = number(1.0, low=0, above=True, search=uniform(0.25, 1))
-    option: Literal[1, 2] = choice(2, 1)
+    option: int = choice(2, 1)
     absent: bool = True
 
     def check(self, solver: Solver) -> None:
@@ -81,5 +79,6 @@ CATALOGUE = {
         "control variates against client drift",
         "Karimireddy et al., ICML 2020",
         {"marsfl": {"eta": 0.25, "absent": False}},
+        printed="SCAFFOLD",
     ),
 }

@@ -1,18 +1,13 @@
 """Standalone: every client trains alone, from the common start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from equipoise.core.model import Model
 from equipoise.core.rule import CatalogueEntry, Rule
 from equipoise.records.meta import Sharing
-
-if TYPE_CHECKING:
-    from equipoise.core.model import Model
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
 """TERM: tilt the mean over clients, or over the samples of a batch, towards large losses."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Rule, Setup, State, Visit
-from equipoise.system.ranges import choice, number
-from equipoise.system.search import log_uniform
+from equipoise.system.ranges import choice, log_uniform, number
 
 LEAST = -1e30  # a tilted loss of padding: it counts as nothing next to a sample's
 
@@ -39,8 +37,8 @@ class Term(LossRule):
 
     sees = "scalars+sum"
     t: float = number(1.0, low=-1000, high=1000, search=log_uniform(0.01, 10))
-    prior: Literal["samples", "uniform"] = choice("samples", "uniform")
-    form: Literal["normalised", "released"] = choice("normalised", "released")
+    prior: str = choice("samples", "uniform")
+    form: str = choice("normalised", "released")
 
     @property
     def owns(self) -> frozenset[str]:
@@ -99,6 +97,9 @@ CATALOGUE = {
             "released": {"prior": "uniform", "form": "released"},
             "fedeba": {"prior": "uniform", "t": 2.0},
         },
+        printed="TERM",
     ),
-    "term-sample": CatalogueEntry((TermSample,), "the samples of large loss in each batch count more", _CITED),
+    "term-sample": CatalogueEntry(
+        (TermSample,), "the samples of large loss in each batch count more", _CITED, printed="TERM (samples)"
+    ),
 }

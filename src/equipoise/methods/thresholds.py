@@ -1,14 +1,13 @@
 """Thresholds: one for each group of people, chosen by the server from histograms of the clients."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
-from equipoise.metrics.thresholds import CERTAIN, chances, edges
+from equipoise.metrics.thresholds import CERTAIN, Metric, chances, edges
 from equipoise.system.ranges import choice, number
 
 
@@ -49,10 +48,10 @@ class Thresholds(Rule):
     reports = "a histogram of its probabilities by class and group"
     ranges = {"hist": Bounds(0, samples=True)}  # noqa: RUF012
     binary = True
-    metric: Literal["eo", "eodds", "dp"] = choice("eo", "eodds", "dp")
+    metric: Metric = choice("eo", "eodds", "dp")  # noqa: RUF009
     eps: float = number(0.02, low=0, high=1)
     bins: int = number(100, low=2, high=200)
-    form: Literal["deterministic", "randomised"] = choice("deterministic", "randomised")
+    form: str = choice("deterministic", "randomised")
     attribute: str = cells.attribute()
     least_count: int = cells.least_count()
 

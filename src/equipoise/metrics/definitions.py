@@ -4,12 +4,14 @@ Summaries, tests, columns, sentences, the JSON document, the legend and the docu
 `COLLABORATION`, `PARITY` and `ERRORS`.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from equipoise.metrics import performance
@@ -51,6 +53,7 @@ class Statistic:
     shown : whether a table shows it; its arguments are stated at each list.
     optional : whether it is left out where no run has the number.
     place : by which columns are in order; of `INDICES` the first number is a block: level, distance or evenness.
+    draws : the number [...] of accuracies [..., K], by which it has an interval over test samples; None of statistics without one.
     rates : of gaps: the rates of the groups, or their errors, between which it is; empty if these are no rates.
     difference : of gaps that are differences: what differs, `of the accuracy`; ``{seeds}`` names each seed, if there are several.
     stated : of gaps: the two of those in a table with the largest numbers are in sentences, and inside sites.
@@ -71,6 +74,7 @@ class Statistic:
     shown: Callable[..., bool] = lambda *_: True
     optional: bool = False
     place: tuple[int, int] = (2, 0)
+    draws: Any = None
     rates: Sequence[str] = ()
     difference: str = ""
     stated: int = 0
@@ -93,6 +97,7 @@ class Statistic:
         return replace(self, better=better, formula=formula, explanation=explanation, digits=digits)
 
 
+_MEAN, _MIN = methodcaller("mean", -1), methodcaller("min", -1)  # of accuracies [..., K]
 # Of the values of the groups [D], how many clients each group has [D] or None, and the measure: a `Value` in the unit of the values. Shown
 # by the measure and the number of groups.
 GROUPS: Final = (
@@ -103,6 +108,7 @@ GROUPS: Final = (
         "ā = Σₖ aₖ / K over the groups, each counting the same",
         _HEAL,
         title="AVG",
+        draws=_MEAN,
     ),
     Statistic(
         "std",
@@ -113,6 +119,7 @@ GROUPS: Final = (
         title="STD",
         explanation="STD: standard deviation over the groups (ddof 1), lower is fairer.",
         shown=lambda measure, groups: groups > 1 and (measure.main or groups > 2),
+        draws=lambda a: a.std(-1, ddof=1) if a.shape[-1] > 1 else math.nan * a[..., 0],
     ),
     Statistic(
         "worst",
@@ -122,6 +129,7 @@ GROUPS: Final = (
         "AFL: Mohri, Sivek and Suresh, ICML 2019",
         shown=lambda measure, groups: groups > 1,
         place=(2, 1),
+        draws=_MIN,
     ),
     Statistic(
         "gap",
@@ -131,6 +139,7 @@ GROUPS: Final = (
         f"{ISM}, for two groups",
         explanation="gap: the {better} group less the {worse}, lower is fairer.",
         shown=lambda measure, groups: not measure.main and groups == 2,
+        draws=lambda a: np.ptp(a, -1) if a.shape[-1] > 1 else math.nan * a[..., 0],
     ),
     Statistic(
         "client_std",
@@ -161,7 +170,7 @@ _TENTH: Final = "mean of the max(1, ⌊0.1 K⌋) {%s} aₖ"
 # Of the values of a measure, one per client or group [K], and the measure: a `Value`, which is scaled as those are shown where `power` is 1.
 # Shown in the table of many clients by the measure, as q-FFL and Ditto do.
 INDICES: Final = (
-    _index("mean", (0, 0), performance.mean, "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL),
+    _index("mean", (0, 0), performance.mean, "as measured", "ā = Σₖ aₖ / K over the clients", _QFFL, draws=_MEAN),
     _index(
         "std",
         (1, 1),
@@ -170,6 +179,7 @@ INDICES: Final = (
         "√( Σₖ (aₖ − ā)² / K ): the standard deviation with ddof 0",
         _QFFL,
         title="STD₀",
+        draws=lambda a: a.std(-1),
     ),
     Statistic(
         "variance",
@@ -182,13 +192,15 @@ INDICES: Final = (
         shown=lambda measure: False,
     ),
     *(
-        Statistic(key, compute, "as measured", _TENTH % which, _TABLE_1, title=f"{key[:-2]} 10\u00a0%", place=place)
-        for key, place, compute, which in (
-            ("worst10", (0, 1), lambda a, measure: measure.worst_share(a), "lowest"),
-            ("best10", (0, 4), lambda a, measure: measure.best_share(a), "highest"),
+        Statistic(key, compute, "as measured", _TENTH % which, _TABLE_1, title=title, place=place, draws=draws)
+        for key, title, place, compute, which, draws in (
+            ("worst10", "worst 10\u00a0%", (0, 1), lambda a, m: m.worst_share(a), "lowest", performance.lowest_tenth),
+            ("best10", "best 10\u00a0%", (0, 4), lambda a, m: m.best_share(a), "highest", performance.highest_tenth),
         )
     ),
-    _index("min", (0, 2), performance.worst, "as measured", "minₖ aₖ", shown=lambda m: m.better == "higher"),
+    _index(
+        "min", (0, 2), performance.worst, "as measured", "minₖ aₖ", draws=_MIN, shown=lambda m: m.better == "higher"
+    ),
     _index("max", (0, 3), performance.best, "as measured", "maxₖ aₖ", shown=lambda m: m.better == "lower"),
     _index("gap", (1, 0), performance.gap, "lower", shown=lambda measure: False),
     _even("CoV", performance.coefficient_of_variation, "lower", "STD₀ / ā, the coefficient of variation", _JAIN),

@@ -7,13 +7,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.metrics.calibration import calibration_of_sums
-from equipoise.metrics.groups import OF_CLASS, OF_NUMBERS, Counts, Gap, Parity, parity, variance
+from equipoise.metrics.groups import (
+    OF_CLASS,
+    OF_NUMBERS,
+    Counts,
+    Gap,
+    Parity,
+    Rates,
+    parity,
+    people_of,
+    rates_of,
+    variance,
+)
 from equipoise.metrics.intervals import NONE, Interval, log_ratio, means_gap, newcombe, sizes_by, wilson
 from equipoise.metrics.performance import UNDEFINED, Value, gap_between, percent
 
@@ -26,6 +37,49 @@ class Estimate(NamedTuple):
 
     value: float | None
     ends: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """How a classifier treats a group of people: decisions become counts, and counts rates, in runs, audits, thresholds and sites alike.
+
+    Parameters
+    ----------
+    counts : see `equipoise.metrics.class_counts`.
+    rates : that follow from them, see `equipoise.metrics.rates_of`.
+    rounds : how many rounds the counts are the sum of, on the same samples.
+    """
+
+    counts: Counts
+    rates: Rates
+    rounds: int = 1
+
+    @classmethod
+    def of(cls, counts: Counts, least: int = 1, rounds: int = 1) -> Self:
+        """By counts; a rate about fewer than ``least`` people is undefined."""
+        return cls(counts, rates_of(counts, least * rounds), rounds)
+
+    @cached_property
+    def people(self) -> dict[str, list[float]]:
+        """By the name of a rate, how many people it is about for each class, in one round."""
+        return {key: [n / self.rounds for n in every] for key, every in people_of(self.counts).items()}
+
+    @cached_property
+    def sizes(self) -> dict[str, list[float]]:
+        """The same in independent samples, see `sizes_by`."""
+        return sizes_by(self.counts, self.rounds)
+
+    def share(self, key: str, c: int = 0) -> tuple[float, float]:
+        """A rate of a class, and of how many independent samples; NaN of none if no class is recognised worst."""
+        if key == "worst_recall":
+            if self.rates.hardest is None:
+                return math.nan, 0
+            key, c = "tpr", self.rates.hardest
+        return self.rates.of(key, c).value, self.sizes[key][c]
+
+    def interval(self, key: str, c: int = 0, level: float = 0.95) -> Interval:
+        """Wilson's interval of a rate."""
+        return wilson(*self.share(key, c), level)
 
 
 @dataclass(frozen=True)
@@ -72,7 +126,7 @@ class Decisions:
         if not gap.ratio.defined:
             return Estimate(None, NONE)
         (c,) = [c for c in self.fairness.classes if self.fairness.gaps[rate, c] is gap]
-        lowest, highest = (self._share(rate, c, name) for name in (gap.lowest, gap.highest))
+        lowest, highest = (self.rated[name].share(rate, c) for name in (gap.lowest, gap.highest))
         low, high = log_ratio(*lowest, *highest, self._corrected(gap))
         # everybody is selected in both if it has no width, which no number of people would change
         interval = Interval(low, min(1.0, high)).holding(gap.ratio.value) if low < high else NONE
@@ -104,14 +158,9 @@ class Decisions:
         return Estimate(gap_between(each["calibration_error"] for each in self.calibrated.values()))
 
     @cached_property
-    def _sizes(self) -> dict[str, dict[str, list[float]]]:
-        return {name: sizes_by(counts, self.rounds) for name, counts in self.groups.items()}
-
-    def _share(self, key: str, c: int, name: str) -> tuple[float, float]:
-        """The rate of a group, and of how many samples."""
-        rates = self.fairness.rates[name]
-        rate, of_class = ("tpr", cast(int, rates.hardest)) if key == "worst_recall" else (key, c)
-        return rates.of(rate, of_class).value, self._sizes[name][rate][of_class]
+    def rated(self) -> dict[str, Group]:
+        """The groups with their rates."""
+        return {name: Group(counts, self.fairness.rates[name], self.rounds) for name, counts in self.groups.items()}
 
     def _corrected(self, gap: Gap) -> float:
         """The level of the interval of the pair of groups that attains a gap."""
@@ -120,8 +169,11 @@ class Decisions:
     def _interval(self, key: str, c: int) -> Interval:
         """That of the gap of a rate in a class."""
         gap = self.fairness.gaps[key, c]
-        (p, n), (q, m) = self._share(key, c, gap.highest), self._share(key, c, gap.lowest)
-        low, high = newcombe(p, wilson(p, n, self._corrected(gap)), q, wilson(q, m, self._corrected(gap)))
+        pair = [self.rated[name] for name in (gap.highest, gap.lowest)]
+        (p, of_p), (q, of_q) = (
+            (group.share(key, c)[0], group.interval(key, c, self._corrected(gap))) for group in pair
+        )
+        low, high = newcombe(p, of_p, q, of_q)
         return Interval(max(0.0, low), high)
 
 

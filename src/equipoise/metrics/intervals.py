@@ -4,31 +4,18 @@ They say nothing about another seed. Groups are drawn apart from each other, so 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.groups import effective, rates_of, sizes_of
-from equipoise.metrics.performance import tenth
 
 Table = NDArray[np.float64]
 
 DRAWS: Final = 4000
-OVER_GROUPS: Final[Mapping[str, Callable[[Table], Table]]] = {  # of accuracies [..., D]: [...]
-    "avg": lambda a: a.mean(-1),
-    "std": lambda a: a.std(-1, ddof=1) if a.shape[-1] > 1 else np.full(a.shape[:-1], math.nan),
-    "worst": lambda a: a.min(-1),
-    "gap": lambda a: np.ptp(a, -1) if a.shape[-1] > 1 else np.full(a.shape[:-1], math.nan),
-}
-OVER_CLIENTS: Final[Mapping[str, Callable[[Table], Table]]] = {  # of accuracies [..., N]: [...]
-    "mean": lambda a: a.mean(-1),
-    "std": lambda a: a.std(-1),
-    "worst10": lambda a: np.sort(a, -1)[..., : tenth(a.shape[-1])].mean(-1),
-    "best10": lambda a: np.sort(a, -1)[..., -tenth(a.shape[-1]) :].mean(-1),
-    "min": lambda a: a.min(-1),
-}
 
 
 class Draws(NamedTuple):
@@ -113,26 +100,20 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
     return list(map(Draws, accuracies, observed))
 
 
-def difference(
-    a: Draws, b: Draws, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
-) -> Interval:
+def difference(a: Draws, b: Draws, statistic: Statistic, level: float = 0.95) -> Interval:
     """Interval of a statistic over the groups, or clients, of one model less that of another.
 
     Parameters
     ----------
     a, b : what `resampled` returned for the two.
-    statistic : a key of `over`.
+    statistic : one with a form for draws, `draws`.
     level : in (0, 1).
-    over : `OVER_GROUPS` or `OVER_CLIENTS`.
     """
-    compute = over[statistic]
-    observed = float(compute(a.observed) - compute(b.observed))
-    return _quantiles(compute(a.others) - compute(b.others), level).holding(observed)
+    observed = float(statistic.draws(a.observed) - statistic.draws(b.observed))
+    return _quantiles(statistic.draws(a.others) - statistic.draws(b.others), level).holding(observed)
 
 
-def interval(
-    draws: Draws, statistic: str, level: float = 0.95, over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS
-) -> Interval:
+def interval(draws: Draws, statistic: Statistic, level: float = 0.95) -> Interval:
     """Interval of a statistic over the groups, or clients, of one model.
 
     Noise makes groups look more different than they are. So the draws are moved towards their mean until the variance over
@@ -142,11 +123,11 @@ def interval(
     Parameters
     ----------
     draws : what `resampled` returned for the model.
-    statistic, level, over : as in `difference`.
+    statistic, level : as in `difference`.
     """
-    a, compute = draws.others, over[statistic]
+    a, compute = draws.others, statistic.draws
     observed = float(compute(draws.observed))
-    if statistic not in ("avg", "mean") and a.shape[1] > 1:
+    if statistic.key not in ("avg", "mean") and a.shape[1] > 1:
         from scipy.special import chdtri
 
         mean, noise = a.mean(0), a.var(0, ddof=1)
@@ -154,7 +135,7 @@ def interval(
         factor = math.sqrt(max(0.0, 1 - float(noise.mean()) / seen)) if seen > 0 else 0.0
         a = a + (factor - 1) * (mean - mean.mean())
         Q = float(((mean - np.average(mean, weights=1 / noise)) ** 2 / noise).sum())
-        if statistic in ("std", "gap") and chdtri(a.shape[1] - 1, (1 - level) / 2) > Q:
+        if statistic.key in ("std", "gap") and chdtri(a.shape[1] - 1, (1 - level) / 2) > Q:
             return Interval(0.0, _quantiles(compute(a), level).high).holding(observed)
     return _quantiles(compute(a), level).holding(observed)
 

@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from equipoise.system.ranges import check_number
 
 Vector = NDArray[np.float64]
 
@@ -22,7 +20,7 @@ class Value(NamedTuple):
 UNDEFINED: Final = Value(math.nan, False)
 
 
-def _measure(accuracies: ArrayLike, formula: Callable[[Vector], float]) -> Value:
+def _measure(accuracies: ArrayLike, formula: Callable[[Vector], Any]) -> Value:
     a = np.asarray(accuracies, dtype=np.float64)
     if a.ndim != 1:
         raise ValueError(f"accuracies must hold one number per client or group: expected shape [K], found {a.shape}.")
@@ -106,13 +104,9 @@ def last_rounds_of(table: ArrayLike, last: int) -> Vector:
 
     Raises
     ------
-    ValueError : the table has another number of dimensions, or `last` is below 1.
+    ValueError : `last` is below 1.
     """
     rows = np.asarray(table, dtype=np.float64)
-    if rows.ndim not in (1, 2):
-        raise ValueError(
-            f"the table must hold accuracies by round and group: expected shape [R, D] or [D], found {rows.shape}."
-        )
     if last < 1:
         raise ValueError(f"last counts the rounds to average: expected at least 1, found {last}.")
     return np.atleast_2d(rows)[-last:]
@@ -148,11 +142,9 @@ def last_rounds_together(tables: Sequence[ArrayLike], last: int = 5) -> NDArray[
 
     Raises
     ------
-    ValueError : the runs have different groups, or `last` is below 1.
+    ValueError : `last` is below 1.
     """
     rows = [last_rounds_of(table, last) for table in tables]
-    if len({block.shape[1] for block in rows}) > 1:
-        raise ValueError(f"runs can be pooled over the same groups only: found {sorted({b.shape[1] for b in rows})}.")
     return np.concatenate(rows) if rows else np.empty((0, 0))
 
 
@@ -180,36 +172,29 @@ def variance(accuracies: ArrayLike, scale: float = 100) -> Value:
     return _measure(accuracies, lambda a: float(np.var(scale * a)))
 
 
-def worst_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
-    """Mean accuracy of the worst-off share of clients, `n = max(1, floor(share K))` of them (q-FFL, Table 1).
-
-    Parameters
-    ----------
-    accuracies : one accuracy per client, in [0, 1]; shape [K].
-    share : the share of clients, in (0, 1].
-    """
-    return _measure(accuracies, lambda a: np.sort(a)[: _count(a.size, share)].mean())
+def worst_share(accuracies: ArrayLike) -> Value:
+    """Mean accuracy of the worst-off tenth of the clients (q-FFL, Table 1); shape [K]."""
+    return _measure(accuracies, lowest_tenth)
 
 
-def best_share(accuracies: ArrayLike, share: float = 0.1) -> Value:
-    """Mean accuracy of the best-off share of clients, `n = max(1, floor(share K))` of them (q-FFL, Table 1).
+def best_share(accuracies: ArrayLike) -> Value:
+    """Mean accuracy of the best-off tenth of the clients (q-FFL, Table 1); shape [K]."""
+    return _measure(accuracies, highest_tenth)
 
-    Parameters
-    ----------
-    accuracies : one accuracy per client, in [0, 1]; shape [K].
-    share : the share of clients, in (0, 1].
-    """
-    return _measure(accuracies, lambda a: np.sort(a)[-_count(a.size, share) :].mean())
+
+def lowest_tenth(a: Vector) -> Vector:
+    """Mean of the lowest 10 % of values [..., K]: [...]."""
+    return np.asarray(np.sort(a, -1)[..., : tenth(a.shape[-1])].mean(-1))
+
+
+def highest_tenth(a: Vector) -> Vector:
+    """Mean of the highest 10 % of values [..., K]: [...]."""
+    return np.asarray(np.sort(a, -1)[..., -tenth(a.shape[-1]) :].mean(-1))
 
 
 def tenth(k: int) -> int:
     """How many of k clients are the worst, or the best, 10 % of them: 0.1 k rounded down, and at least one (q-FFL's script)."""
-    return _count(k, 0.1)
-
-
-def _count(k: int, share: float) -> int:
-    check_number("share", share, 0, 1, ", the share of the clients", above=True)
-    return max(1, math.floor(share * k + 1e-9))  # 1e-9: 0.1 * 30 is 3 clients
+    return max(1, math.floor(0.1 * k + 1e-9))  # 1e-9: 0.1 * 30 is 3 clients
 
 
 def gap(accuracies: ArrayLike) -> Value:
@@ -231,9 +216,6 @@ def client_std(groups: ArrayLike, counts: ArrayLike | None) -> Value:
     if counts is None:
         return UNDEFINED
     n = np.asarray(counts, dtype=np.float64)
-    shape = np.shape(groups)
-    if n.shape != shape:
-        raise ValueError(f"counts must hold one number per group: expected shape {shape}, found {n.shape}.")
     share = n[n > 0] / n.sum() if n.any() else n
     inhabited = np.asarray(groups, dtype=np.float64)[n > 0]
     return _measure(inhabited, lambda a: math.sqrt(share @ np.square(a - share @ a)))

@@ -303,3 +303,24 @@ def signed_rank(differences: ArrayLike, region: float, *, samples: int = 50_000,
     shares = np.stack([worse, 1 - (worse + better), better], axis=1)  # [samples, 3]
     largest = shares == shares.max(axis=1, keepdims=True)
     return Probabilities(*(largest / largest.sum(axis=1, keepdims=True)).mean(axis=0).tolist())
+
+
+def permuted(cases: NDArray[np.int64], hits: NDArray[np.int64], draws: int = 9999, seed: int = 0) -> float:
+    """How probable it is that chance alone makes shares of groups differ at least so much, by chi-squared of permuted cases.
+
+    Parameters
+    ----------
+    cases, hits : of each group, and how many of them are hits.
+    draws : permutations, >= 1.
+    seed : of the permutations.
+
+    Returns
+    -------
+    The p-value; NaN if all cases are alike.
+    """
+    share = hits.sum() / cases.sum()
+    if not 0 < share < 1:
+        return math.nan
+    drawn = np.random.default_rng(seed).multivariate_hypergeometric(cases, hits.sum(), draws, method="marginals")
+    far, drawn_far = (((counts - cases * share) ** 2 / cases).sum(-1) for counts in (hits, drawn))
+    return float((1 + (drawn_far >= far * (1 - 1e-9)).sum()) / (1 + draws))

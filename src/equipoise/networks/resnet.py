@@ -44,42 +44,14 @@ class ResNet10(nn.Module):
         check_whole("resnet10: width", width, 1)
         self.stem = nn.Conv2d(in_shape[0], width, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(width)
-        self.stages = nn.Sequential(
-            BasicBlock(width, width, 1),
-            BasicBlock(width, 2 * width, 2),
-            BasicBlock(2 * width, 4 * width, 2),
-            BasicBlock(4 * width, 8 * width, 2),
-        )
+        sizes = (1, 1, 1), (1, 2, 2), (2, 4, 2), (4, 8, 2)  # channels before and after, by the width, and stride
+        self.stages = nn.Sequential(*(BasicBlock(a * width, b * width, stride) for a, b, stride in sizes))
         self.classifier = nn.Linear(8 * width, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
         x = self.norm(self.stem(x)).relu()
         out: Tensor = self.classifier(self.stages(x).mean((2, 3)))
-        return out
-
-
-class BasicBlock(nn.Module):
-    """The block of :class:`ResNet10`: :class:`Basic`, with the names that its saved models have.
-
-    Parameters
-    ----------
-    channels, out : >= 1, channels before and after.
-    stride : 1, or 2 to halve the image.
-    """
-
-    def __init__(self, channels: int, out: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(out)
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(out)
-        self.shortcut = _shortcut(channels, out, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B, channels, H, W] to [B, out, H / stride, W / stride]."""
-        inner = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
-        out: Tensor = (inner + self.shortcut(x)).relu()
         return out
 
 
@@ -94,20 +66,28 @@ class Basic(nn.Module):
     """
 
     expansion = 1
+    names = ("conv1", "bn1", "conv2", "bn2", "downsample")  # of its layers, in order
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(channels, width, stride)
+        conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+        conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        layers = (conv1, nn.BatchNorm2d(width), conv2, nn.BatchNorm2d(width), _shortcut(channels, width, stride))
+        for name, layer in zip(self.names, layers, strict=True):
+            self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, channels, H, W] to [B, width, H / stride, W / stride]."""
-        inner = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        out: Tensor = (inner + self.downsample(x)).relu()
+        conv1, norm1, conv2, norm2, shortcut = self.children()
+        inner = norm2(conv2(norm1(conv1(x)).relu()))
+        out: Tensor = (inner + shortcut(x)).relu()
         return out
+
+
+class BasicBlock(Basic):
+    """The block of :class:`ResNet10`: :class:`Basic`, with the names that its saved models have."""
+
+    names = ("conv1", "norm1", "conv2", "norm2", "shortcut")
 
 
 class Bottleneck(nn.Module):
@@ -248,16 +228,13 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
         values = values | {key: own[key] for key in mine}
     # counters of batches, which older files lack and no result depends on
     values = {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | values
+    reshaped = [key for key in own if key in values and values[key].shape != own[key].shape]
     faults = {
         "lacks": [key for key in own if key not in values],
         "has, and the network has not,": sorted(key for key in values if key not in own),
-        "has in another shape": [
-            f"{key} {list(values[key].shape)} for {list(own[key].shape)}"
-            for key in own
-            if key in values and values[key].shape != own[key].shape
-        ],
+        "has in another shape": [f"{key} {list(values[key].shape)} for {list(own[key].shape)}" for key in reshaped],
     }
-    if differences := [f"it {what} {_some(keys)}" for what, keys in faults.items() if keys]:
+    if differences := [f"it {verb} {_some(keys)}" for verb, keys in faults.items() if keys]:
         raise ValueError(
             f"{name}: the weights in {path} are not of this network: {'; '.join(differences)}. Expected are torchvision's names, "
             "from state_dict(); images of three channels; and, for weights from ImageNet, stem=imagenet."
@@ -288,9 +265,8 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
             "Save the network's state_dict() alone, for example as .safetensors."
         ) from None
     if not isinstance(tensors, Mapping) or not all(isinstance(x, Tensor) for x in tensors.values()):
-        kinds = sorted(
-            {type(x).__name__ for x in tensors.values()} if isinstance(tensors, Mapping) else {type(tensors).__name__}
-        )
+        values = tensors.values() if isinstance(tensors, Mapping) else [tensors]
+        kinds = sorted({type(x).__name__ for x in values})
         raise ValueError(
             f"weights: {file} must hold a state dictionary, tensors by name; found {', '.join(kinds)}. "
             "Save the network's state_dict() alone."

@@ -106,10 +106,6 @@ class CNN(nn.Module):
 
 
 def _norm(norm: Norm, channels: int) -> list[nn.Module]:
-    match norm:
-        case "group":
-            return [nn.GroupNorm(GROUPS, channels)]
-        case "batch":
-            return [nn.BatchNorm2d(channels)]
-        case "none":
-            return []
+    if norm == "none":
+        return []
+    return [nn.GroupNorm(GROUPS, channels) if norm == "group" else nn.BatchNorm2d(channels)]

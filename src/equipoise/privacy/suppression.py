@@ -39,11 +39,6 @@ def enough(n: Any, least: float) -> Any:
     return n >= least
 
 
-def count_of(n: float, key: Key, least: int, gone: Collection[Key]) -> int | None:
-    """A count if it is shown: neither one of those that are ``gone`` nor below ``least``."""
-    return None if key in gone or (n > 0 and not enough(n, least)) else round(n)
-
-
 def text_of(n: int | None, least: int, *, few: bool = False) -> str:
     """A count as it is printed; None: it is of ``few`` people, or withheld."""
     if n is None:
@@ -54,15 +49,6 @@ def text_of(n: int | None, least: int, *, few: bool = False) -> str:
 def in_words(n: int, least: int) -> str:
     """A count in a sentence; of one below ``least`` only that."""
     return f"fewer than {least}" if n > 0 and not enough(n, least) else f"{n:,}"
-
-
-def large(record: Mapping[str, Any], least: int, clients: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """The scores in a record by test set, without those of fewer than ``least`` people; all of ``clients`` that are no people, by name."""
-    return {
-        name: scores
-        for name, scores in record.get("groups", {}).items()
-        if name in clients or enough(scores.get("persons", scores.get("n", least)), least)
-    }
 
 
 def hidden(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:

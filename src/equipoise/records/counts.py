@@ -7,7 +7,7 @@ from equipoise.metrics.groups import Counts, people_of
 from equipoise.privacy.suppression import Key, OfClass, Publication
 from equipoise.records import treatment
 from equipoise.records.threshold import hidden_in
-from equipoise.records.treatment import SETS
+from equipoise.records.treatment import SETS, Division
 from equipoise.system.grouping import by_name
 
 if TYPE_CHECKING:
@@ -65,15 +65,16 @@ def _add_sites(
     made: Publication, history: "History", k: int, values: Collection[str], positive: int | None
 ) -> set[Key]:
     """Add the people with each value at every site, in the last round that has them; return the keys of all if there are too many sites."""
-    division, at = " and ".join(history.divisions[k]), treatment.places(history)
+    at = treatment.places(history)
+    division = Division(" and ".join(history.divisions[k]), at)
     by_value: dict[str, list[Key]] = {value: [] for value in values}
     sites = {at.get(site, site): sums for site, sums in treatment.site_sums(history, treatment.latest(history)).items()}
     if len(sites) > SITES:
-        keys = {treatment.key_of(division, at, value, site) for value in values for site in sites}
+        keys = {division.key(value, site) for value in values for site in sites}
         return keys | {OfClass(key, 1 if positive is None else positive) for key in keys}
     for site, sums in sites.items():
         rows, _ = treatment.summed(history, k, [sums])
-        keyed = {name: treatment.key_of(division, at, name, site) for name in map(", ".join, rows)}
+        keyed = {name: division.key(name, site) for name in map(", ".join, rows)}
         for row, (value, key) in zip(rows.values(), keyed.items(), strict=True):
             if key not in made.n and value in by_value:
                 made.add(key, *_counted(row, positive))
@@ -85,7 +86,7 @@ def _add_sites(
         for whole in ((SETS, site), (CLIENTS, site)):
             _add_parts(made, whole, [key for key in keyed.values() if key in made.n])
     for value, parts in by_value.items():
-        _add_parts(made, (division, value), parts)
+        _add_parts(made, division.key(value), parts)
     return set()
 
 

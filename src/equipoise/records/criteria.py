@@ -6,7 +6,6 @@ Every number is that of the tables, over the last five rounds that were evaluate
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import fmean
 from typing import Final, cast
 
@@ -14,7 +13,7 @@ from equipoise.metrics.collaborative import SERVER
 from equipoise.metrics.failure import diverged
 from equipoise.metrics.performance import last_rounds
 from equipoise.records.history import History
-from equipoise.records.meta import Content, Meta
+from equipoise.records.meta import Content
 from equipoise.records.record import Validation, number
 from equipoise.records.results import People
 
@@ -90,8 +89,7 @@ def tested(history: History) -> float:
 
 def left_out(history: History) -> float:
     """The same where the test set is a client that took no part, however few samples it has."""
-    meta: Meta = {**history.meta, "least_group": 1, "small_groups": []}
-    return tested(replace(history, meta=meta))
+    return tested(history.of_any_size)
 
 
 def failed(history: History) -> str:

@@ -159,8 +159,11 @@ class History:
     @cached_property
     def shown_sizes(self) -> dict[str, int]:
         """Those of `sizes` that are shown: none below `least_group`, and none from which one of these follows."""
-        gone = self.unshown(self.positive and self.positive.number, 5)
-        return {name: n for name, n in self.sizes.items() if (treatment.SETS, name) not in gone}
+        return {name: n for name, n in self.sizes.items() if (treatment.SETS, name) not in self._gone}
+
+    @property
+    def _gone(self) -> set[Key]:
+        return self.unshown(self.positive and self.positive.number, 5)
 
     @cached_property
     def unshown(self) -> Callable[[int | None, int], set[Key]]:
@@ -267,9 +270,8 @@ class History:
     @property
     def shown_client_sizes(self) -> list[int | None]:
         """The same as far as it is shown, [N]: None of few, and where it would tell that of a client with few."""
-        gone = self.unshown(self.positive and self.positive.number, 5)
         each = zip(self.client_names, [] if self.client_sizes is None else self.client_sizes.tolist(), strict=False)
-        return [None if (people_counted.CLIENTS, name) in gone else n for name, n in each]
+        return [None if (people_counted.CLIENTS, name) in self._gone else n for name, n in each]
 
     @property
     def small_clients(self) -> int:
@@ -375,8 +377,13 @@ class History:
                 groups = {**groups, first: cast(Score, {**groups[first], **more})}
             by = {"by": {"groups": {next(iter(groups)): held_out["by"]}}} if "by" in held_out else {}
             records.append(cast(Record, {"round": record["round"], "groups": groups, **by}))
-        meta: Meta = {**self.meta, "least_group": 1, "client_groups": None, "client_tests": False, "small_groups": []}
+        meta: Meta = {**self.of_any_size.meta, "client_groups": None, "client_tests": False}
         return replace(self, records=tuple(records), meta=meta)
+
+    @property
+    def of_any_size(self) -> Self:
+        """The same run, where no test set is too small."""
+        return replace(self, meta={**self.meta, "least_group": 1, "small_groups": []})
 
     @property
     def tuned(self) -> Tuned | None:
@@ -614,7 +621,8 @@ class History:
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
         rounds = treatment.counts_by_round(self.records)[-last:]
-        return treatment.rates(rounds, positive, self.least_group, gone=self.unshown(positive, last))
+        shown = treatment.Division(least=self.least_group, hidden=self.unshown(positive, last))
+        return treatment.rates(rounds, positive, shown)
 
     def people(self, last: int = 5) -> dict[str, People]:
         """How the global model treats people with each value of each sensitive attribute, and that of each client; empty without attributes.

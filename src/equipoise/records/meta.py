@@ -133,6 +133,7 @@ class Meta(TypedDict, total=False):
     measures : what was to be recorded.
     classes : their names.
     in_force : the hyper-parameters of the method, in words, and whether that is not its published form; empty if it has none.
+    printed : the method as tables of papers have it.
     decides : by which attribute the method decides, empty if by none; absent where the more probable class is predicted.
     positive : the name of the class that rates are about, where it was said.
     attributes : by the name of each sensitive attribute the names of its values, in the order of their codes; absent where samples have none.
@@ -168,6 +169,7 @@ class Meta(TypedDict, total=False):
     measures: list[str]
     classes: list[str]
     in_force: str
+    printed: str
     decides: str
     positive: str | None
     attributes: dict[str, list[str]]

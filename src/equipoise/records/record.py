@@ -16,6 +16,7 @@ from typing import Any, TypedDict, cast
 
 from equipoise.metrics.groups import Counts
 from equipoise.metrics.measures import Measure, main_in
+from equipoise.privacy.suppression import enough
 from equipoise.system import suggestions
 from equipoise.system.errors import DamagedError
 from equipoise.system.files import open_regular
@@ -275,6 +276,23 @@ def check(records: Sequence[Record]) -> None:
 def without(record: Record, keys: Collection[str]) -> Record:
     """A record without some of its keys."""
     return cast(Record, {key: value for key, value in record.items() if key not in keys})
+
+
+def large(record: Record, least: int, simulated: Collection[str] = ()) -> Record:
+    """A record without scores of test sets, and of clients, that are about fewer than ``least`` people; clients that are ``simulated`` are no people."""
+    enough_people = {
+        name: scores
+        for name, scores in record.get("groups", {}).items()
+        if name in simulated or enough(scores.get("persons", scores.get("n", least)), least)
+    }
+    shown: Any = {**record, "groups": enough_people} if "groups" in record else {**record}
+    clients: Any = record.get("clients", {})
+    if "n" in clients and not simulated:
+        sizes = [enough(n, least) for n in clients["n"]]
+        shown["clients"] = {
+            key: [x if many else None for x, many in zip(values, sizes, strict=True)] for key, values in clients.items()
+        }
+    return cast(Record, shown)
 
 
 def clients_evaluated(records: Sequence[Record]) -> set[int]:

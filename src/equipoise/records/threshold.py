@@ -136,10 +136,7 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     return {
         **chosen,
         "least": least,
-        "rows": {
-            **rows,
-            "of_class": None if _masked(every[1], least)["of_class"] is None else rows["of_class"],
-        },
+        "rows": {**rows, "of_class": None if _masked(every[1], least)["of_class"] is None else rows["of_class"]},
         "validation": {every[0]: _masked(every[1], least), **_shown(every[1], dict(parts), least)},
         "everyone": _masked(everyone, least),
         "divisions": divisions,

@@ -1,8 +1,8 @@
 """How the models of a run treat groups of people: those of its test sets, and those with each value of a sensitive attribute."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from equipoise.metrics import definitions
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.definitions import Statistic, two_stated
-from equipoise.metrics.gaps import Decisions, Errors, Estimate, Row
-from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, Positive, Rates, added, parity, people_of, rates_of
-from equipoise.metrics.intervals import sizes_by, wilson
-from equipoise.metrics.measures import ACCURACY
+from equipoise.metrics.gaps import Decisions, Errors, Estimate, Group, Row
+from equipoise.metrics.groups import ESTIMABLE, OF_CLASS, Counts, added, people_of
+from equipoise.metrics.intervals import NONE
+from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import Value, percent
-from equipoise.privacy.suppression import Key, OfClass, count_of, enough
+from equipoise.privacy.suppression import Key, OfClass, enough
 from equipoise.records.record import Record, Sums
 from equipoise.records.results import Ends, GroupFairness, People, Site
 from equipoise.system.grouping import by_name
@@ -26,13 +26,36 @@ if TYPE_CHECKING:
 
 SETS: Final = "test set"  # what divides people, if it is no attribute
 Numbers = dict[str, float | None]
-Keys = Callable[..., Key]  # of the counts of a group, from its name, and a site
 Words = tuple[str, ...]  # the name of a value; by all attributes together one each
 
 
-def plain(name: str, site: str = "") -> Key:
-    """The key of the counts of a test set."""
-    return SETS, name
+@dataclass(frozen=True)
+class Division:
+    """Test sets, or the values of an attribute, which divide people, and what is shown of these.
+
+    Parameters
+    ----------
+    name : of the attribute, or of several: "sex and race".
+    places : by site, where its people are counted, if not at itself.
+    least : >= 1, people that a number must be about.
+    hidden : the keys of counts that are not shown, see `equipoise.records.counts.unshown`.
+    """
+
+    name: str = SETS
+    places: Mapping[str, str] = field(default_factory=dict)
+    least: int = 1
+    hidden: Collection[Key] = ()
+
+    def key(self, value: str, site: str | None = None) -> Key:
+        """The key of the counts of people with a value, or of those at a site."""
+        return (self.name, value) if site is None else (self.name, value, self.places.get(site, site))
+
+    def count(self, n: float, key: Key) -> int | None:
+        """A count if it is shown: neither one of those that are hidden nor below ``least``."""
+        return None if key in self.hidden or (n > 0 and not enough(n, self.least)) else round(n)
+
+
+TEST_SETS: Final = Division()
 
 
 def counts_by_round(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
@@ -108,28 +131,27 @@ def people(history: "History", k: int, last: int) -> People | None:
     rounds = [(t, _joined(rows), unknown) for t, rows, unknown in sums_by_round(history, k, last)]
     if not rounds:
         return None
-    gone, least = history.unshown(history.positive and history.positive.number, last), history.least_group
-    keys = partial(key_of, " and ".join(history.divisions[k]), places(history))
+    positive = history.positive
+    c, unknown, classes = positive and positive.number, rounds[-1][2], history.main == ACCURACY
+    name = " and ".join(history.divisions[k])
+    division = Division(name, places(history), history.least_group, history.unshown(c, last))
     by_round = [by for record in history.records if (by := record.get("by")) and record["round"] >= rounds[0][0]]
-    N = len(by_round[-1].get("clients", ()))
-    own = [
-        [_joined(summed(history, k, [[sums]])[0]) for by in by_round if (sums := by["clients"][m])] for m in range(N)
-    ]
-    inside = [
-        {name: _joined(summed(history, k, [each])[0]) for name, each in site_sums(history, by).items()}
+    inside = by_name(
+        {site: _joined(summed(history, k, [sums])[0]) for site, sums in site_sums(history, by).items()}
         for by in by_round
-    ]
+    )
+    clients = history.client_names[: len(by_round[-1].get("clients", ()))]
     return {
-        "treated": _treated(history, rounds, keys, gone),
-        "unknown": None if (unknown := rounds[-1][2]) > 0 and not enough(unknown, least) else unknown,
+        "treated": rates([(t, cast(Mapping[str, Counts], rows)) for t, rows, _ in rounds], c, division)
+        if classes
+        else errors([rows for _, rows, _ in rounds], division),
+        "unknown": None if unknown > 0 and not enough(unknown, division.least) else unknown,
         "as_groups": _are_test_sets(history, k, by_round[-1].get("groups", {})),
         "clients": [
-            _inside(history, rows, keys, name, gone) if rows else None
-            for rows, name in zip(own, history.client_names, strict=False)
+            _of_client(inside[client], history.main, division, client) if client in inside else None
+            for client in clients
         ],
-        "sites": sites(inside, history.positive, least, keys, gone)
-        if history.main == ACCURACY
-        else sites_of_numbers(inside, least, keys, gone),
+        "sites": {} if classes and c is None else sites(inside, len(by_round), c if classes else None, division),
         "averaged": [t for t, _, _ in rounds],
     }
 
@@ -145,25 +167,8 @@ def places(history: "History") -> dict[str, str]:
     return dict(zip(history.client_names, history.client_groups if shared else history.client_names, strict=True))
 
 
-def key_of(division: str, at: Mapping[str, str], name: str, site: str | None = None) -> Key:
-    """The key of the counts of people with a value, or of those at a site."""
-    return (division, name) if site is None else (division, name, at.get(site, site))
-
-
 def _joined(rows: Mapping[Words, Row]) -> dict[str, Row]:
     return {", ".join(words): row for words, row in rows.items()}
-
-
-def _treated(
-    history: "History", rounds: Sequence[tuple[int, dict[str, Row], int]], keys: Keys, gone: Collection[Key]
-) -> GroupFairness | dict[str, Any] | None:
-    """The rates, or the errors of numbers, by the name of the value; None of fewer than two values."""
-    least = history.least_group
-    if history.main == ACCURACY:
-        counts = [(t, cast(Mapping[str, Counts], rows)) for t, rows, _ in rounds]
-        return rates(counts, history.positive and history.positive.number, least, keys, gone)
-    of_rounds = [rows for _, rows, _ in rounds]
-    return errors(of_rounds, least, keys, gone) if len(by_name(of_rounds)) > 1 else None
 
 
 def _are_test_sets(history: "History", k: int, groups: Mapping[str, Sequence[Sums]]) -> bool:
@@ -185,136 +190,133 @@ def site_sums(history: "History", by: Mapping[str, Any]) -> dict[str, list[list[
 
 
 def sites(
-    rounds: Sequence[Mapping[str, Mapping[str, Row]]],
-    about: Positive | None,
-    least: int,
-    keys: Keys,
-    gone: Collection[Key],
+    rounds: Mapping[str, Sequence[Mapping[str, Row]]], R: int, positive: int | None, division: Division
 ) -> dict[str, Site]:
-    """How people are treated inside every site, over all of some rounds; a gap needs `ESTIMABLE` people of every value.
+    """How people are treated inside every site, over all of some rounds; a gap is between values with `ESTIMABLE` people or more.
 
     Parameters
     ----------
-    rounds : by site and value the sums.
-    about : the positive class; nothing is returned without it.
-    least : >= 1, people that a rate must be about.
-    keys : of the counts of a site, by value.
-    gone : keys of counts that are not shown.
+    rounds : by site, of each of its rounds the sums by value.
+    R : how many rounds there are.
+    positive : the class that rates are about; None of numbers that are predicted.
+    division : what is shown.
     """
-    if about is None or not all("true" in row for by in rounds for rows in by.values() for row in rows.values()):
-        return {}
-    R, c, most = len(rounds), about.number, max(least, ESTIMABLE)
-    counts: dict[str, dict[str, Counts]] = {
-        name: {value: added(rows, R / len(each)) for value, rows in by_name(each).items()}
-        for name, each in by_name(rounds).items()
-    }
-    several = {
-        name: groups
-        for name, groups in counts.items()
-        if sum(enough(people_of(sums)["accuracy"][0], most * R) for sums in groups.values()) > 1
-    }
-    estimable = sum(parity(groups, c, most * R).demographic_parity.defined for groups in several.values())
-    level, stated = 1 - 0.05 / max(1, estimable), two_stated(definitions.PARITY)
+    least = max(division.least, ESTIMABLE)
+    stated = two_stated(definitions.ERRORS if positive is None else definitions.PARITY)
+
+    def gaps(of_site: Sequence[Mapping[str, Row]], level: float = 0.95) -> dict[str, Estimate]:
+        between: Decisions | Errors
+        if positive is None:
+            between = _errors(of_site, least, level)
+        else:
+            sums = _added(of_site, R)
+            many = {value: x for value, x in sums.items() if enough(people_of(x)["accuracy"][0], least * R)}
+            between = Decisions(many, positive, R, least, level)
+        return {gap.key: gap.compute(between) if len(between.groups) > 1 else Estimate(None, NONE) for gap in stated}
+
+    estimable = sum(gaps(of_site)[stated[0].key].value is not None for of_site in rounds.values())
     by_site: dict[str, Site] = {}
-    for name, groups in counts.items():
-        gaps, intervals = _estimated(stated, Decisions(groups, c, R, most, level)) if name in several else ({}, {})
-        by_site[name] = {
-            "groups": {
-                value: _site_rates(group, c, R, least, keys(value, name), gone) for value, group in groups.items()
-            },
-            "gaps": {gap.key: gaps.get(gap.key) for gap in stated},
-            "intervals": {gap.key: intervals.get(gap.key) for gap in stated},
+    for site, of_site in rounds.items():
+        estimates = gaps(of_site, 1 - 0.05 / max(1, estimable))
+        by_site[site] = {
+            "groups": _errors_at(of_site, division, site)
+            if positive is None
+            else _rates_at(of_site, R, positive, division, site),
+            "gaps": {key: estimate.value for key, estimate in estimates.items()},
+            "intervals": {key: estimate.ends and estimate.ends.ends for key, estimate in estimates.items()},
         }
     return by_site
 
 
-def sites_of_numbers(
-    rounds: Sequence[Mapping[str, Mapping[str, Row]]], least: int, keys: Keys, gone: Collection[Key]
-) -> dict[str, Site]:
-    """As :func:`sites`, the errors of numbers that are predicted."""
-    most, each = max(least, ESTIMABLE), by_name(rounds)
-    stated = [gap.key for gap in two_stated(definitions.ERRORS)]
-    estimable = sum(errors(rows, most)[stated[0]] is not None for rows in each.values())
-    by_site: dict[str, Site] = {}
-    for name, rows in each.items():
-        gaps = errors(rows, most, level=1 - 0.05 / max(1, estimable))
-        shown = errors(rows, least, partial(keys, site=name), gone)["groups"]
-        by_site[name] = {
-            "groups": {value: {key: x[key] for key in ("n", "mae", "error")} for value, x in shown.items()},
-            "gaps": {key: gaps[key] for key in stated},
-            "intervals": {key: gaps["intervals"][key] for key in stated},
-        }
-    return by_site
-
-
-def _site_rates(counts: Counts, c: int, rounds: int, least: int, key: Key, gone: Collection[Key]) -> Numbers:
-    rates, people = rates_of(counts, least * rounds), people_of(counts)
-    return {
-        "n": count_of(people["accuracy"][c] / rounds, key, least, gone),
-        "of_class": count_of(people["tpr"][c] / rounds, OfClass(key, c), least, gone),
-        "selection_rate": percent(rates.selection_rate[c]),
-        "tpr": percent(rates.tpr[c]),
-    }
-
-
-def _inside(
-    history: "History", rounds: Sequence[Mapping[str, Row]], keys: Keys, site: str, gone: Collection[Key]
-) -> dict[str, Numbers]:
-    """The main measure of a client's model for each value, the mean over some rounds."""
+def _rates_at(rounds: Sequence[Mapping[str, Row]], R: int, c: int, division: Division, site: str) -> dict[str, Numbers]:
+    """The rates of a class by value at a site."""
     by_value: dict[str, Numbers] = {}
-    for name, each in by_name(rounds).items():
-        sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in each]
-        people = float(each[-1].get("persons", sizes[-1]))
-        values = [
-            row["right"].sum() / n if "right" in row else np.sqrt(row["squares"] / n)
-            for row, n in zip(each, sizes, strict=True)
-        ]
-        mean = float(np.mean(values))
-        by_value[name] = {
-            "n": count_of(people, keys(name, site), history.least_group, gone),
-            "main": history.main.shown(Value(mean, enough(people, history.least_group) and math.isfinite(mean))),
+    for value, counts in _added(rounds, R).items():
+        group, key = Group.of(counts, division.least, R), division.key(value, site)
+        by_value[value] = {
+            "n": division.count(group.people["accuracy"][c], key),
+            "of_class": division.count(group.people["tpr"][c], OfClass(key, c)),
+            "selection_rate": percent(group.rates.selection_rate[c]),
+            "tpr": percent(group.rates.tpr[c]),
         }
     return by_value
 
 
-def errors(
-    rounds: Sequence[Mapping[str, Row]], least: int, keys: Keys = plain, gone: Collection[Key] = (), level: float = 0.95
-) -> dict[str, Any]:
-    """How large the errors of a model are by group, the mean over some rounds, and how different.
+def _errors_at(rounds: Sequence[Mapping[str, Row]], division: Division, site: str) -> dict[str, Numbers]:
+    """The errors by value at a site."""
+    by_value = _errors_by_value(rounds, division, site)
+    return {value: {key: numbers[key] for key in ("n", "mae", "error")} for value, numbers in by_value.items()}
+
+
+def _of_client(rounds: Sequence[Mapping[str, Row]], main: Measure, division: Division, site: str) -> dict[str, Numbers]:
+    """The main measure of a client's model for each value, the mean over some rounds."""
+    by_value: dict[str, Numbers] = {}
+    for value, rows in by_name(rounds).items():
+        sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in rows]
+        people = float(rows[-1].get("persons", sizes[-1]))
+        measured = [
+            row["right"].sum() / n if "right" in row else np.sqrt(row["squares"] / n)
+            for row, n in zip(rows, sizes, strict=True)
+        ]
+        mean = float(np.mean(measured))
+        by_value[value] = {
+            "n": division.count(people, division.key(value, site)),
+            "main": main.shown(Value(mean, enough(people, division.least) and math.isfinite(mean))),
+        }
+    return by_value
+
+
+def errors(rounds: Sequence[Mapping[str, Row]], division: Division = TEST_SETS) -> dict[str, Any] | None:
+    """How large the errors of a model are by group, the mean over some rounds, and how different; None of fewer than two.
 
     Parameters
     ----------
     rounds : of each the sums of every group, see `equipoise.records.record.Sums`.
-    least : >= 1, people that a number must be about.
-    keys, gone : as of :func:`sites`.
-    level : in (0, 1), of the intervals.
+    division : what is shown.
     """
-    rows_of_groups = by_name(rounds)
-    people = {name: round(float(rows[-1].get("persons", rows[-1]["n"]))) for name, rows in rows_of_groups.items()}
-    between = Errors({name: rows for name, rows in rows_of_groups.items() if enough(people[name], least)}, level)
+    by_value = _errors_by_value(rounds, division)
+    if len(by_value) < 2:
+        return None
+    numbers, intervals = _estimated(definitions.ERRORS, _errors(rounds, division.least))
+    return {"intervals": intervals, **numbers, "groups": by_value}
+
+
+def _errors(rounds: Sequence[Mapping[str, Row]], least: int, level: float = 0.95) -> Errors:
+    """Of the values with so many people."""
+    return Errors({value: rows for value, rows in by_name(rounds).items() if enough(_people(rows), least)}, level)
+
+
+def _errors_by_value(
+    rounds: Sequence[Mapping[str, Row]], division: Division, site: str | None = None
+) -> dict[str, dict[str, Any]]:
+    between = _errors(rounds, division.least)
     means = {key: between.means(key) for gap in definitions.ERRORS for key in gap.rates}
-    by_group: dict[str, dict[str, Any]] = {
-        name: {"n": count_of(people[name], keys(name), least, gone)}
-        | {key: of_key[name][0] if name in of_key else None for key, of_key in means.items()}
-        for name in rows_of_groups
+    return {
+        value: {"n": division.count(_people(rows), division.key(value, site))}
+        | {key: of_key[value][0] if value in of_key else None for key, of_key in means.items()}
+        for value, rows in by_name(rounds).items()
     }
-    numbers, intervals = _estimated(definitions.ERRORS, between)
-    return {"intervals": intervals, **numbers, "groups": by_group}
+
+
+def _people(rows: Sequence[Row]) -> int:
+    """How many people the errors of the last of some rounds are of."""
+    return round(float(rows[-1].get("persons", rows[-1]["n"])))
 
 
 def _estimated(gaps: Iterable[Statistic], between: Decisions | Errors) -> tuple[Numbers, dict[str, Ends]]:
     """Some gaps by their keys, and the intervals of those that have such."""
     estimates: dict[str, Estimate] = {gap.key: gap.compute(between) for gap in gaps}
-    ends = {key: estimate.ends for key, estimate in estimates.items() if estimate.ends is not None}
-    return {key: estimate.value for key, estimate in estimates.items()}, {key: x.ends for key, x in ends.items()}
+    ends = {key: estimate.ends.ends for key, estimate in estimates.items() if estimate.ends is not None}
+    return {key: estimate.value for key, estimate in estimates.items()}, ends
+
+
+def _added(rounds: Iterable[Mapping[str, Mapping[str, Any]]], R: int) -> dict[str, Counts]:
+    """The counts of every group as if it had been counted in all of R rounds."""
+    return {name: added(each, R / len(each)) for name, each in by_name(rounds).items()}
 
 
 def rates(
-    rounds: Sequence[tuple[int, Mapping[str, Counts]]],
-    positive: int | None = None,
-    least: int = 1,
-    keys: Keys = plain,
-    gone: Collection[Key] = (),
+    rounds: Sequence[tuple[int, Mapping[str, Counts]]], positive: int | None = None, division: Division = TEST_SETS
 ) -> GroupFairness | None:
     """How differently a model treats groups: rates of its decisions by group, and the gaps between groups; None of fewer than two.
 
@@ -324,16 +326,13 @@ def rates(
     ----------
     rounds : with the counts of every group.
     positive : the class that counts as positive; by default the second of two, and every one of more.
-    least : >= 1, people that a rate must be about: one of fewer is not shown, and in no gap.
-    keys, gone : as of :func:`sites`.
+    division : what is shown: a rate about too few people is in no gap.
     """
-    every = by_name(groups for _, groups in rounds)
-    if len(every) < 2:
+    last = {name: each[-1] for name, each in by_name(groups for _, groups in rounds).items()}
+    if len(last) < 2:
         return None
-    R = len(rounds)
-    sums = {name: added(each, R / len(each)) for name, each in every.items()}  # as if counted in all of these rounds
-    between = Decisions(sums, positive, R, least)
-    fairness, calibrated = between.fairness, between.calibrated
+    between = Decisions(_added((groups for _, groups in rounds), len(rounds)), positive, len(rounds), division.least)
+    fairness = between.fairness
     numbers, intervals = _estimated(definitions.PARITY, between)
     treated = {
         **numbers,
@@ -342,39 +341,38 @@ def rates(
         "classes": list(fairness.classes),
         "groups": {
             name: {
-                **_sizes(every[name][-1], fairness.classes, least, keys(name), gone),
-                **_rates(rates, sums[name], calibrated[name], fairness.classes, R),
+                **_sizes(last[name], fairness.classes, division, name),
+                **_rates(group, between.calibrated[name], fairness.classes),
             }
-            for name, rates in fairness.rates.items()
+            for name, group in between.rated.items()
         },
         "intervals": intervals,
-        "undefined": [list(what) for what in fairness.undefined],
+        "undefined": [list(place) for place in fairness.undefined],
         "averaged": [t for t, _ in rounds],
     }
     return cast(GroupFairness, treated)
 
 
-def _sizes(counts: Counts, classes: Sequence[int], least: int, key: Key, gone: Collection[Key]) -> dict[str, Any]:
+def _sizes(counts: Counts, classes: Sequence[int], division: Division, name: str) -> dict[str, Any]:
     """How many people are in a group, and how many of these are of each class; None if that or something that follows is about too few."""
-    people = people_of(counts)
+    people, key = people_of(counts), division.key(name)
     return {
-        "n": count_of(max(people["accuracy"], default=0), key, least, gone),
-        "of_class": [count_of(people["tpr"][c], OfClass(key, c), least, gone) for c in classes],
+        "n": division.count(max(people["accuracy"], default=0), key),
+        "of_class": [division.count(people["tpr"][c], OfClass(key, c)) for c in classes],
     }
 
 
-def _rates(rates: Rates, counts: Counts, calibrated: Numbers, classes: Sequence[int], rounds: int) -> dict[str, Any]:
-    """The rates of one group with their intervals, from counts that are the sum of so many rounds."""
-    hardest = rates.hardest
-    sizes = sizes_by(counts, rounds)
-    ends = {key: [wilson(rates.of(key, c).value, sizes[key][c]).percent for c in classes] for key in OF_CLASS}
-    worst = None if hardest is None else wilson(rates.worst_recall.value, sizes["tpr"][hardest]).percent
-    intervals = {**ends, "accuracy": wilson(rates.accuracy.value, sizes["accuracy"][0]).percent, "worst_recall": worst}
+def _rates(group: Group, calibrated: Numbers, classes: Sequence[int]) -> dict[str, Any]:
+    """The rates of one group with their intervals."""
+    rates = group.rates
     return {
         "accuracy": percent(rates.accuracy),
         **{key: [percent(rates.of(key, c)) for c in classes] for key in OF_CLASS},
         **calibrated,
         "worst_recall": percent(rates.worst_recall),
-        "worst_class": hardest,
-        "intervals": intervals,
+        "worst_class": rates.hardest,
+        "intervals": {
+            **{key: [group.interval(key, c).percent for c in classes] for key in OF_CLASS},
+            **{key: group.interval(key).percent for key in ("accuracy", "worst_recall")},
+        },
     }

@@ -10,7 +10,7 @@ from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing
 from equipoise.report.document import Numbers
 from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
-from equipoise.report.figures_of_training import density_of
+from equipoise.report.figures_of_clients import density_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,9 +80,9 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
             shown = [a for a in alphas if a in own.index]
             by_alpha = [own.loc[a].dropna().to_numpy() for a in shown]
             mean = np.array([v.mean() for v in by_alpha])
-            how = {"linestyle": "--", "fillstyle": "none"} if margin else {"linestyle": "-", "fillstyle": "full"}
+            look = {"linestyle": "--", "fillstyle": "none"} if margin else {"linestyle": "-", "fillstyle": "full"}
             marker = MARKERS[i % len(MARKERS)]
-            drawing.line(axes, shown, mean, method, i, marker=marker, markersize=3.5, linewidth=1.2, **how)
+            drawing.line(axes, shown, mean, method, i, marker=marker, markersize=3.5, linewidth=1.2, **look)
             if min(map(len, by_alpha)) > 1:
                 half = np.array([half_interval(v) for v in by_alpha])
                 drawing.band(axes, shown, mean - half, mean + half, i)
@@ -139,18 +139,18 @@ def consistency(windows_of_runs: Sequence[Sequence[Numbers]]) -> "Figure":
 STATES: Final = {"sharpness": "sharpness S(ρ)", "loss": "perturbed loss L(ρ)"}
 
 
-def states(runs: Sequence[Any], what: str, unit: str = NATS) -> "Figure":
+def states(runs: Sequence[Any], quantity: str, unit: str = NATS) -> "Figure":
     """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client."""
     groups, names = list(dict.fromkeys(group for run in runs for group in run.groups)), _names(runs)
     columns = min(2, len(groups))
     figure, panels = drawing.panels(len(groups), columns=columns, height=1.9 if columns == 1 else 1.5)
     for axes, group in zip(panels, groups, strict=True):
         for i, (name, run) in enumerate(zip(names, runs, strict=True)):
-            if len(of_group := getattr(run, what)[np.array(run.groups) == group]):
+            if len(of_group := getattr(run, quantity)[np.array(run.groups) == group]):
                 drawing.line(axes, run.rho, of_group.mean(axis=0), name, i)
                 drawing.band(axes, run.rho, of_group.min(axis=0), of_group.max(axis=0), i)
         drawing.title(axes, group)
-    drawing.labels(figure, "search distance ρ", f"{STATES[what]} {unit}".rstrip())
+    drawing.labels(figure, "search distance ρ", f"{STATES[quantity]} {unit}".rstrip())
     drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
     return figure
 

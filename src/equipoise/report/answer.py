@@ -1,18 +1,26 @@
-"""The answer of a comparison, before the evidence: its title, a headline, what each method reaches and changes, and what to be careful with."""
+"""The answer of a comparison, before the evidence: its title, a headline, what each method reaches and changes, and what to be careful with.
+
+Figures and tables of the evidence have titles, too: a finding from the numbers where there is one, else what they are of.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import PurePath
 from typing import Final, NamedTuple, cast
+
+import numpy as np
 
 from equipoise.metrics.definitions import COLLABORATION, GROUPS, INDICES, Statistic
 from equipoise.metrics.measures import ACCURACY
 from equipoise.records.meta import LEAK
 from equipoise.report import document as content, notes, sentences
 from equipoise.report.document import measure_of
-from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, interval, number, p_value, with_unit
+from equipoise.report.figures_of_groups import loss_curve
+from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, ends_of_test, interval, number, p_value, with_unit
+from equipoise.report.layout import Sheet, attended
 from equipoise.report.rates import two_gaps
 from equipoise.report.statistics import Comparison
 from equipoise.system.grouping import grouped
@@ -20,7 +28,7 @@ from equipoise.system.text import key_of, plural
 
 WORDS: Final = 25  # of the headline, at most
 NOTICES: Final = 3
-NAMED: Final = 4  # groups that the title names
+NAMED: Final = 4  # groups that a title names
 
 
 class Effect(NamedTuple):
@@ -86,7 +94,7 @@ class Panel(NamedTuple):
 
     def text(self, effect: Effect) -> str:
         """A number with its interval and the difference to the first method, in words."""
-        text = f"{effect.method}: {number(effect.mean, self.digits)} {self.interval(effect)}".rstrip()
+        text = f"{effect.method}: {self.number(effect)} {self.interval(effect)}".rstrip()
         if not effect.test or effect.test["difference"] is None:
             return text
         p = effect.test["holm"] if effect.test["family"] > 1 else effect.test["p"]
@@ -101,8 +109,7 @@ class Panel(NamedTuple):
         test = effect.test
         if test is None or test["difference"] is None:
             return ""
-        ends = interval((test["low"], test["high"]), self.digits, sign=True)
-        return f"{number(test['difference'], self.digits, sign=True)} {ends}".rstrip()
+        return f"{number(test['difference'], self.digits, sign=True)} {ends_of_test(test, self.digits)}".rstrip()
 
 
 def panels(comparison: content.Document) -> list[Panel]:
@@ -117,9 +124,7 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
     measure, rows, over = measure_of(comparison), comparison["methods"], comparison["spread"]
     places = {row["method"]: place for place, row in enumerate(rows)}
     most = 100.0 if measure.points == "points" else math.inf
-    groups, clients, collaboration = (
-        {entry.key: entry for entry in entries} for entries in (GROUPS, INDICES, COLLABORATION)
-    )
+    groups, clients, rewarded = ({entry.key: entry for entry in x} for x in (GROUPS, INDICES, COLLABORATION))
     some = not all(row["failed"] for row in rows)
 
     def panel(about: str, rows: Iterable[object], entry: Statistic, title: str, noun: str, note: str = "") -> Panel:
@@ -151,7 +156,7 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
         yield panel("gap", treated.parity["methods"], gap, f"Gap by {treated.noun}", noun, note)
     if rewards := comparison["collaboration"]:
         noun, note = "collaborative fairness", "100 × correlation of what clients give and get"
-        yield panel("reward", rewards["methods"], collaboration["fairness"], "Collaborative fairness", noun, note)
+        yield panel("reward", rewards["methods"], rewarded["fairness"], "Collaborative fairness", noun, note)
 
 
 def _people(comparison: content.Document) -> list[content.Treated]:
@@ -166,8 +171,8 @@ def few(shown: Sequence[Panel], n: int) -> list[Panel]:
     panel = next((panel for panel in shown if panel.about == "worst"), shown[0])
     first, *others = panel.effects
     ranked = sorted(others, key=lambda effect: effect.mean or 0.0, reverse=panel.better == "higher")
-    kept = {first.method, *(effect.method for effect in ranked[: n - 1])}
-    return [panel._replace(effects=[e for e in panel.effects if e.method in kept]) for panel in shown]
+    named = {first.method, *(effect.method for effect in ranked[: n - 1])}
+    return [panel._replace(effects=[e for e in panel.effects if e.method in named]) for panel in shown]
 
 
 def _effect(row: content.Row, key: str, better: str, ends: tuple[float, float], places: Mapping[str, int]) -> Effect:
@@ -177,18 +182,23 @@ def _effect(row: content.Row, key: str, better: str, ends: tuple[float, float], 
     low, high = content.ends_of(row, key) or (None, None)
     if mean is not None and half is not None:
         low, high = max(mean - half, ends[0]), min(mean + half, ends[1])
-    shown = None
-    if test and test["apart"] and test["difference"] and not row.get("failed"):
-        shown = (test["difference"] > 0) == (better == "higher")
+    change = None if row.get("failed") else content.change_of(row, key)
+    shown = (change > 0) == (better == "higher") if change else None
     name = f"{method}{FAILED * bool(row.get('failed'))}"
     return Effect(name, places[method], mean, low, high, test, shown)
 
 
-def headline(comparison: content.Document) -> str:
-    """What the corrected tests show, in a sentence of at most 25 words: who changes what for whom, and at which cost."""
+def headline(comparison: content.Document, shown: Sequence[Panel] | None = None) -> str:
+    """What the corrected tests show, in a sentence of at most 25 words: who changes what for whom, and at which cost.
+
+    Parameters
+    ----------
+    comparison : everything about some runs.
+    shown : its :func:`panels`, if they are known.
+    """
     if nothing := sentences.nothing_shown(comparison):
         return nothing
-    rows, shown = comparison["methods"], panels(comparison)
+    rows, shown = comparison["methods"], panels(comparison) if shown is None else shown
     learned = [row["method"] for row in sentences.who_learned(comparison)]
     first = rows[0]["method"]
     racing = [row["method"] for row in content.without_bounds(rows)]
@@ -291,8 +301,7 @@ def _change(panel: Panel, effect: Effect) -> str:
 
 def _one(comparison: content.Document, label: str) -> str:
     """What the one method reaches."""
-    row = next(row for row in comparison["methods"] if row["method"] == label)
-    measure = measure_of(comparison)
+    row, measure = content.row_of(comparison["methods"], label) or comparison["methods"][0], measure_of(comparison)
     average, worst = content.mean_of(row, "avg"), content.mean_of(row, "worst")
     if average is None:
         return f"{label} was not tested on every group in each of the last rounds."
@@ -301,25 +310,21 @@ def _one(comparison: content.Document, label: str) -> str:
         return f"{text} on average; {missed}"
     if len(row["groups"]) == 1 or worst is None:
         over = comparison["spread"]
-        own = next((row for row in over["methods"] if row["method"] == label), None) if over else None
-        at = content.mean_of(cast(content.Row, own), "worst10") if own else None
-        return f"{text} on average" + (
-            f", and {with_unit(at, measure)} with its worst clients." if at is not None else "."
-        )
-    return (
-        f"{text} on average over {plural(len(row['groups']), 'group')}, and {with_unit(worst, measure)} on the worst."
-    )
+        own = content.row_of(over["methods"], label) if over else None
+        at = content.mean_of(own, "worst10") if own else None
+        return f"{text} on average" + ("." if at is None else f", and {with_unit(at, measure)} with its worst clients.")
+    groups = plural(len(row["groups"]), "group")
+    return f"{text} on average over {groups}, and {with_unit(worst, measure)} on the worst."
 
 
 def _missed(comparison: content.Document, label: str) -> str:
     """In which groups of people a method misses the most and the fewest of the positive class; empty where that is not known."""
     for treated in _people(comparison):
         parity = treated.parity
-        row = next((row for row in parity["methods"] if row["method"] == label), None)
+        row = content.row_of(parity["methods"], label)
         if row is None or parity["positive"] is None or measure_of(comparison) != ACCURACY:
             return ""
-        rates = {group: content.rate_of(rates, "tpr")["mean"] for group, rates in row["groups"].items()}
-        missed = {group: 100 - rate for group, rate in rates.items() if rate is not None}
+        missed = {group: 100 - rate for group, rate in content.rates_by_group(row, "tpr").items()}
         if len(missed) > 1:
             most, fewest = max(missed, key=missed.__getitem__), min(missed, key=missed.__getitem__)
             least = f"{missed[fewest]:.0f}{PERCENT} in {fewest}"
@@ -366,35 +371,27 @@ def warnings(comparison: content.Document) -> list[str]:
         *notes_by.get(notes.CHANGED, ()),
         *_seeds(comparison),
         *[untuned] * (notes.UNTUNED in notes_by),
-        *(
-            note
-            for key, others in notes_by.items()
-            if key not in (LEAK, notes.CHANGED, notes.UNTUNED)
-            for note in others
-        ),
+        *chain.from_iterable(notes_by[key] for key in notes_by if key not in (LEAK, notes.CHANGED, notes.UNTUNED)),
     ]
 
 
 def _seeds(comparison: content.Document) -> Iterator[str]:
     """That there are too few seeds, and how many would do."""
     n = len(comparison["seeds"])
-    several = len(comparison["methods"]) > 1
     if n == 1:
-        other = "reverse the order" if several else "give other numbers"
-        yield f"One seed proves nothing: intervals are over its test samples, and another seed can {other}. Run at least three."
+        yield sentences.one_seed(comparison["methods"])
         return
-    for key, what in (("worst", "for the worst group"), ("avg", "on average")):
+    for key, whom in (("worst", "for the worst group"), ("avg", "on average")):
         leader = comparison["leaders"].get(key)
         versus = leader["versus"] if leader else {}
-        needed = {
-            label: seeds for label, test in versus.items() if not test["apart"] and (seeds := test.get("seeds_needed"))
-        }
+        tied = {label: test.get("seeds_needed") for label, test in versus.items() if not test["apart"]}
+        needed = {label: seeds for label, seeds in tied.items() if seeds}
         if leader and needed:
             label = min(needed, key=needed.__getitem__)
-            yield f"{n} seeds do not tell {leader['leading']} from {label} {what}; about {needed[label]} would, if they differ as measured."
+            yield f"{n} seeds do not tell {leader['leading']} from {label} {whom}; about {needed[label]} would, if they differ as measured."
             return
     if n == 2:
-        yield "Two seeds say little about chance: run at least three before you rely on a difference."
+        yield sentences.TWO_SEEDS
 
 
 def legend(comparison: content.Document, shown: Sequence[Panel]) -> str:
@@ -412,7 +409,6 @@ def legend(comparison: content.Document, shown: Sequence[Panel]) -> str:
 def table(shown: Sequence[Panel]) -> Grid:
     """The numbers of the figure, a row per method."""
     places = {effect.method: effect.place for panel in shown for effect in panel.effects}
-    methods = sorted(places, key=places.__getitem__)
     by_panel = [{effect.method: effect for effect in panel.effects} for panel in shown]
 
     def cell(panel: Panel, effect: Effect | None) -> Cell:
@@ -420,15 +416,149 @@ def table(shown: Sequence[Panel]) -> Grid:
         if effect is None:
             return Cell(number(None))
         ends = panel.tested(effect) or panel.interval(effect)
-        return Cell(
-            number(effect.mean, panel.digits), ends=ends, best=bool(effect.better), worse=effect.better is False
-        )
+        return Cell(panel.number(effect), ends=ends, best=bool(effect.better), worse=effect.better is False)
 
     rows = tuple(
-        (
-            method,
-            tuple(cell(panel, by.get(method)) for panel, by in zip(shown, by_panel, strict=True)),
-        )
-        for method in methods
+        (method, tuple(cell(panel, by.get(method)) for panel, by in zip(shown, by_panel, strict=True)))
+        for method in sorted(places, key=places.__getitem__)
     )
     return Grid(tuple(panel.title for panel in shown), rows)
+
+
+Panels = Mapping[str, Panel]  # of the first figure, by what they are about
+
+
+def title_of_figure(name: str, compared: Comparison, usual: str, shown: Sequence[Panel]) -> str:
+    """The title of a figure, by its name, with the panels of the first figure; the ``usual`` one where nothing is found."""
+    finding = FIGURES.get(name)
+    return (finding(compared, {panel.about: panel for panel in shown}) if finding else "") or usual
+
+
+def title_of_table(sheet: Sheet, compared: Comparison) -> str:
+    """The title of a table."""
+    of_gaps = [treated for treated in content.treated(compared.document) if treated.gaps == sheet.name]
+    text = _gaps(of_gaps[0], compared) if of_gaps else _leading(sheet.name, compared)
+    return f"{sheet.heading}: {text}" if text else sheet.heading
+
+
+def _worst_group(compared: Comparison) -> str:
+    """Which group is served worst, by every method or by which."""
+    methods = [method for method in compared["methods"] if not method["bound"] and not method["failed"]]
+    worst = {
+        method["method"]: next(iter(method["worst_groups"]), None) for method in methods if len(method["groups"]) > 1
+    }
+    groups = list(dict.fromkeys(group for method in methods for group in method["worst_groups"]))
+    if not groups or len(compared["methods"][0]["groups"]) < 2 or None in worst.values() or len(groups) > NAMED:
+        return ""
+    if len(groups) > 1:
+        return f"{' or '.join(groups)} is served worst, depending on method and seed"
+    every = "every method" if len(methods) == len(compared["methods"]) else "every method that learned"
+    return f"{groups[0]} is served worst" + (f" by {every}" if len(worst) > 1 else "")
+
+
+def served_worst(compared: Comparison) -> str:
+    """Which group is served worst, or what the worst clients have."""
+    return _worst_group(compared) or _clients(compared)
+
+
+def _average(panels: Panels) -> str:
+    """Which method has the best average and which the lowest spread, as measured."""
+    if not {"mean", "spread"} <= panels.keys():
+        return ""
+    best, even = (_first(panels[about]) for about in ("mean", "spread"))
+    lowest = " and the lowest spread" if best == even else f", {even} the lowest spread"
+    return f"{best} has the {'highest' if panels['mean'].better == 'higher' else 'lowest'} average{lowest}"
+
+
+def _first(panel: Panel) -> str:
+    """The method with the best number of a panel."""
+    return (max if panel.better == "higher" else min)(panel.effects, key=lambda effect: effect.mean or 0.0).method
+
+
+def _differences(compared: Comparison, panels: Panels) -> str:
+    """How many differences to the first method are shown."""
+    effects = [effect for panel in panels.values() for effect in panel.effects if effect.test]
+    n = sum(effect.better is not None for effect in effects)
+    return f"{n or 'None'} of {plural(len(effects), 'difference')} to {compared['methods'][0]['method']} {'is' if n < 2 else 'are'} shown by corrected tests"
+
+
+def _first_of_several(panels: Panels, about: str, text: str) -> str:
+    """A sentence about the method with the best number of a panel; empty where fewer than two have one."""
+    panel = panels.get(about)
+    return text.format(_first(panel)) if panel and len(panel.effects) > 1 else ""
+
+
+def _losses(compared: Comparison) -> str:
+    """Between which numbers test losses end."""
+    curves = [curve for run in compared.histories if (curve := loss_curve(run))]
+    ends = [curve[max(curve)] for curve in curves]
+    if not np.isfinite(ends).all():
+        return ""
+    low, high = number(min(ends)), number(max(ends))
+    if min(ends) == max(ends):
+        return f"The test loss ends at {low}"
+    return f"Test losses end between {low} and {high}"
+
+
+def _clients(compared: Comparison) -> str:
+    """What the worst and the best client reach with the first method."""
+    spread = compared.document["spread"]
+    row = cast(content.Row, spread["methods"][0]) if spread else {}
+    measure = compared.measure
+    worst = content.mean_of(row, "min" if measure.better == "higher" else "max")
+    best = content.mean_of(row, "best10")
+    if worst is None or best is None:
+        return ""
+    return f"With {row['method']} the worst client has {with_unit(worst, measure)}, the best tenth {with_unit(best, measure)}"
+
+
+def _presence(compared: Comparison) -> str:
+    """Who trained most and least often."""
+    shares = {name: float(share[0]) for name, share in attended(compared).items()}
+    most, least = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+    if shares[most] == shares[least]:
+        return f"All trained in {shares[most]:.0f}{PERCENT} of the rounds"
+    return f"{most} trained in {shares[most]:.0f}{PERCENT} of the rounds, {least} in {shares[least]:.0f}{PERCENT}"
+
+
+_REWARDS: Final = "Rewards follow contributions most closely with {}"
+FIGURES: Final[Mapping[str, Callable[[Comparison, Panels], str]]] = {
+    "bars": lambda compared, _: _worst_group(compared),
+    "tradeoff": lambda _, panels: _average(panels),
+    "differences": _differences,
+    "convergence": lambda compared, panels: _first_of_several(
+        panels, "mean", f"{{}} ends with the {compared.measure.highest} average"
+    ),
+    "losses": lambda compared, _: _losses(compared),
+    "spread": lambda compared, _: _clients(compared),
+    "plane": lambda _, panels: _first_of_several(panels, "reward", _REWARDS),
+    "contributions": lambda _, panels: _first_of_several(panels, "reward", _REWARDS),
+    "presence": lambda compared, _: _presence(compared),
+}
+
+
+def _leading(name: str, compared: Comparison) -> str:
+    """Which method has the best average of a measure."""
+    table = next((t for t in content.tables(compared.document) if t["measure"].replace("_", "-") == name), None)
+    if table is None:
+        return ""
+    measure = measure_of(table)
+    rows = [row for row in content.without_bounds(table["methods"]) if not row["failed"]]
+    means = content.means_of(rows, "avg")
+    if not means:
+        return ""
+    best = (max if measure.better == "higher" else min)(means, key=means.__getitem__)
+    reached = with_unit(means[best], measure)
+    return f"{reached} on average" if len(means) == 1 else f"{best} has the {measure.highest} average, {reached}"
+
+
+def _gaps(treated: content.Treated, compared: Comparison) -> str:
+    """The largest gap of the first method."""
+    measure, row = compared.measure, cast(content.Row, treated.parity["methods"][0])
+    lower = [c for c in content.gaps_of(treated.parity, measure) if c.better == "lower"]
+    gaps = {column.title: gap for column in lower if (gap := content.mean_of(row, column.key)) is not None}
+    if not gaps:
+        return "no gap can be estimated"
+    largest = max(gaps, key=gaps.__getitem__)
+    size = f"{number(gaps[largest], 1)} {measure.points}".rstrip()
+    return f"{row['method']}'s largest gap is {size}, in {largest.removesuffix(' gap')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,20 +16,21 @@ from numpy.typing import NDArray
 from equipoise.core.task import CLASSIFICATION, Regression
 from equipoise.data.formats import predictions
 from equipoise.data.formats.predictions import Predictions
-from equipoise.data.tables.columns import Columns, several
+from equipoise.data.tables.columns import Columns
+from equipoise.data.tables.options import several
 from equipoise.metrics.calibration import auc
+from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import ACCURACY
 from equipoise.metrics.performance import gap_between
 from equipoise.records.history import History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Record, Sums
-from equipoise.report import document as content, layout, page as pages, rates, sentences
+from equipoise.report import document as content, layout, rates, sentences
 from equipoise.report.drawing import svg
-from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, without
+from equipoise.report.formatting import PERCENT, interval, number, without
 from equipoise.report.notes import listed
-from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
+from equipoise.report.page import SHOWN, Block, Bullets, Page, Picture, Pictures, Section, Table, Text, of_texts
 from equipoise.report.statistics import Comparison
-from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import some
@@ -93,26 +94,13 @@ def audit(
     threshold = 0.5 if threshold is None else threshold
     check_number("threshold", threshold, 0, 1)
     check_whole("least", least, 1)
-    groups = group if group is None or isinstance(group, str) else tuple(group)
     columns = Columns(
-        label=label,
-        group=groups,
-        task=task,
-        sep=sep,
-        decimal=decimal,
-        encoding=encoding,
-        not_missing=several(not_missing),
-    )
+        label=label, group=group if group is None or isinstance(group, str) else tuple(group), task=task,
+        sep=sep, decimal=decimal, encoding=encoding, not_missing=several(not_missing),
+    )  # fmt: skip
     read = predictions.read(
-        source,
-        columns,
-        probability=probability,
-        prediction=prediction,
-        site=site,
-        subject=subject,
-        positive=positive,
-        threshold=threshold,
-    )
+        source, columns, probability=probability, prediction=prediction, site=site, subject=subject, positive=positive, threshold=threshold,
+    )  # fmt: skip
     return Audit(read, least, threshold if prediction is None and probability is not None else None)
 
 
@@ -157,13 +145,10 @@ class Audit:
         if data.person is not None:  # who may have rows at several sites
             record["by"]["all"] = sums(np.arange(len(data)))
         meta: dict[str, Any] = {
-            "method": MODEL,
-            "attributes": {name: [*values] for name, values in data.attributes.items()},
-            "least_group": self.least,
-            "classes": [*data.classes],
-            "positive": data.positive.name if data.positive else None,
+            "method": MODEL, "attributes": {name: [*values] for name, values in data.attributes.items()}, "least_group": self.least,
+            "classes": [*data.classes], "positive": data.positive.name if data.positive else None,
             **({} if data.classes else {"task": "regression"}),
-        }
+        }  # fmt: skip
         return History((cast(Record, record),), cast(Meta, meta))
 
     @cached_property
@@ -174,25 +159,14 @@ class Audit:
     @cached_property
     def document(self) -> dict[str, Any]:
         """All numbers in plain types; one that too few people are behind is None."""
-        data, people = self.data, self.history.people(1)
-        about = data.positive
+        data, about = self.data, self.data.positive
+        keys = ("treated", "unknown", "sites")
+        people = {name: {key: by[key] for key in keys} for name, by in self.history.people(1).items()}  # type: ignore[literal-required]
         return {
-            "source": data.source,
-            "n": len(data),
-            "classes": [*data.classes],
+            "source": data.source, "n": len(data), "classes": [*data.classes],
             "positive": None if about is None else {"name": about.name, "why": about.why},
-            "threshold": self.threshold,
-            "least": self.least,
-            "notes": [*self.notes],
-            "people": {
-                name: {
-                    "treated": treatment["treated"],
-                    "unknown": treatment["unknown"],
-                    "sites": treatment["sites"],
-                }
-                for name, treatment in people.items()
-            },
-        }
+            "threshold": self.threshold, "least": self.least, "notes": [*self.notes], "people": people,
+        }  # fmt: skip
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -223,17 +197,15 @@ class Audit:
         """Who is missed how often, and both demographic parity and equal opportunity by every attribute, with their intervals."""
         said: list[str] = []
         for treated in self.treated:
-            (method,) = treated.parity["methods"]
             if not said and self.data.positive is not None:
                 said.append(rates.missed(treated.parity))
             keys = rates.two_gaps(treated, self.history.main)
-            parts = []
-            for column in content.gaps_of(treated.parity, self.history.main):
-                if column.key in keys:
-                    gap, ends = content.mean_of(method, column.key), content.ends_of(method, column.key)
-                    text = f"{number(gap, self._digits)} {interval(ends, self._digits)}".rstrip()
-                    parts.append(f"{column.title} {rates.NOT_ESTIMABLE if gap is None else text}")
-            said.append(f"By {treated.attribute}: {', '.join(parts)}.")
+            gaps = [
+                f"{column.title} {' '.join(filter(None, texts[:2]))}"
+                for column, texts in self._gaps(treated)
+                if column.key in keys
+            ]
+            said.append(f"By {treated.attribute}: {', '.join(gaps)}.")
         return " ".join(filter(None, said))
 
     @property
@@ -249,10 +221,15 @@ class Audit:
     @cached_property
     def page(self) -> Page:
         """The page: what differs most, then by attribute the gaps, the rates and every site."""
-        two = [self._gaps(treated, rates.two_gaps(treated, self.history.main)) for treated in self.treated]
-        first = Table(Grid(self._titles, tuple(row for rows in two for row in rows)), head="Gap")
+        two = [
+            (f"{column.title} by {treated.attribute}", texts)
+            for treated in self.treated
+            for column, texts in self._gaps(treated)
+            if column.key in rates.two_gaps(treated, self.history.main)
+        ]
+        first = of_texts(two, self._titles, "Gap", kind="numbers")
         made, rows = "Made by equipoise audit, which trains nothing.", f"{len(self.data):,} rows"
-        sections = [Section("shown", "What the numbers show", [Text(self.summary)]), *self.sections]
+        sections = [Section(SHOWN, "What the numbers show", [Text(self.summary)]), *self.sections]
         return Page(
             self.name, "Audit", [rows], self.headline, notices=self.notes, sections=sections, folded=True, footer=made, first=[first],
         )  # fmt: skip
@@ -274,8 +251,9 @@ class Audit:
         measure, made = self.history.main, list[Section]()
         for treated in self.treated:
             parity = treated.parity
-            gaps = Table(Grid(self._titles, (*self._gaps(treated),)), head="Measure")
-            made.append(Section(treated.gaps, treated.gaps_heading, [gaps, Bullets([*self._said(treated)])]))
+            gaps = [(column.title, texts) for column, texts in self._gaps(treated)]
+            table = of_texts(gaps, self._titles, "Measure", kind="numbers")
+            made.append(Section(treated.gaps, treated.gaps_heading, [table, Bullets([*self._said(treated)])]))
             titles = rates.titles(parity, measure) | ({"ppv": "predictive value"} if self.data.positive else {})
             texts = without(rates.explained(parity, measure), "missed", "few")
             if self.data.scores is not None:
@@ -287,9 +265,9 @@ class Audit:
             heading = treated.rates_heading(measure)
             blocks: list[Block] = [Table(rates.grid(parity, measure, titles), head=treated.attribute), Bullets(texts)]
             if measure == ACCURACY:
-                caption = f"{heading}, with 95{PERCENT} intervals."
+                drawn = svg(treated.rates, rates.figure(parity))
                 blocks.append(
-                    Pictures([Picture(treated.rates, heading, svg(treated.rates, rates.figure(parity)), caption)])
+                    Pictures([Picture(treated.rates, heading, drawn, f"{heading}, with 95{PERCENT} intervals.")])
                 )
             made.append(Section(treated.rates, heading, blocks))
             made += [
@@ -302,14 +280,10 @@ class Audit:
     def _titles(self) -> tuple[str, ...]:
         return (f"gap{' (points)' * bool(self.data.classes)}", f"95{PERCENT} interval", "lowest", "highest")
 
-    def _gaps(
-        self, treated: content.Treated, keys: Collection[str] | None = None
-    ) -> Iterator[tuple[str, tuple[Cell, ...]]]:
-        """The gaps as rows: the number, its interval, and the groups that attain it; all, or those of some keys with their attribute."""
+    def _gaps(self, treated: content.Treated) -> Iterator[tuple[Statistic, list[str]]]:
+        """Every gap: the number, its interval, and the groups that attain it."""
         (method,) = treated.parity["methods"]
         for column in content.gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
-            if keys is not None and column.key not in keys:
-                continue
             gap = content.mean_of(method, column.key)
             every = cast(Mapping[str, Any], method["groups"])
             each = {k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in column.rates}
@@ -319,7 +293,7 @@ class Audit:
                 ends = [choose(values, key=values.__getitem__) for choose in (min, max)] if values else []
                 texts = [number(gap, self._digits), interval(content.ends_of(method, column.key), self._digits)]
                 texts += [f"{g} {number(values[g], self._digits)}" for g in ends] or ["", ""]
-            yield column.title + f" by {treated.attribute}" * (keys is not None), tuple(map(Cell, texts))
+            yield column, texts
 
     def _said(self, treated: content.Treated) -> Iterator[str]:
         """What the gaps are, and what they do not show."""
@@ -347,11 +321,11 @@ class Audit:
 
     def html(self) -> str:
         """The page, which needs nothing else."""
-        return pages.html(self.page)
+        return self.page.html()
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, atomically; return its path."""
-        return write_atomically(Path(path), self.html())
+        return self.page.save(path)
 
     def __repr__(self) -> str:
         return f"Audit({len(self.data):,} people: {self.summary})"

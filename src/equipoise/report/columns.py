@@ -1,10 +1,10 @@
 """Which statistics tables show, and how pages explain them; what they are is in `equipoise.metrics.definitions`."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from equipoise.metrics import definitions
 from equipoise.metrics.definitions import Statistic
@@ -32,47 +32,31 @@ def collaboration() -> tuple[Statistic, ...]:
     return tuple(number for number in definitions.COLLABORATION if number.column)
 
 
-# what a page explains: formula, direction and source of every column
-class Term(NamedTuple):
-    """A measure: its formula in plain text, which way is better (`""` where neither is), and its source."""
-
-    formula: str
-    better: str = ""
-    source: str = "–"
-
-
 _LOW: Final = {"ₖ": "k", "ᵢ": "i", "ⱼ": "j", "₀": "0"}
 
 
-def _explained(statistics: Iterable[Statistic], measure: Measure) -> dict[str, Term]:
-    explained = [statistic.of(measure) for statistic in statistics if statistic.formula]
-    return {entry.title: Term(entry.formula, entry.better, entry.source) for entry in explained}
-
-
-def terms_of(measures: Sequence[Measure]) -> dict[str, Term]:
+# what a page explains: formula, direction and source of every column
+def terms_of(measures: Sequence[Measure]) -> dict[str, Statistic]:
     """What a page explains, by the title of the column, in numbers of the first of some measures.
 
     Parameters
     ----------
     measures : of the task, the main one first.
     """
-    main = measures[0]
+
+    def explained(*statistics: Statistic) -> dict[str, Statistic]:
+        """Those with a formula, by title."""
+        return {statistic.title: statistic.of(measures[0]) for statistic in statistics if statistic.formula}
+
+    p = "P(|T| ≥ |t|) for Student's T with n − 1 degrees of freedom and t = d̄ √n / sd(d), d the differences of n seeds"
+    holm = "the i-th smallest of m p-values, counted from 0, becomes the largest of min(1, (m − j) pⱼ) over j ≤ i"
     return {
-        **_explained(definitions.GROUPS, main),
-        **{m.title: Term(m.formula, m.better, m.source) for m in measures if m.formula},
-        **_explained(definitions.INDICES, main),
-        **_explained((*definitions.COLLABORATION, *definitions.PARITY), main),
-        "p": Term(
-            "P(|T| ≥ |t|) for Student's T with n − 1 degrees of freedom and t = d̄ √n / sd(d), d the differences of n seeds",
-            "",
-            "Student 1908",
-        ),
-        "Holm p": Term(
-            "the i-th smallest of m p-values, counted from 0, becomes the largest of min(1, (m − j) pⱼ) over j ≤ i",
-            "",
-            "Holm 1979",
-        ),
-        **(_explained(definitions.ERRORS, main) if main.of_target else {}),
+        **explained(*definitions.GROUPS),
+        **{m.title: Statistic(m.name, None, m.better, m.formula, m.source) for m in measures if m.formula},
+        **explained(*definitions.INDICES, *definitions.COLLABORATION, *definitions.PARITY),
+        "p": Statistic("p", formula=p, source="Student 1908"),
+        "Holm p": Statistic("holm", formula=holm, source="Holm 1979"),
+        **explained(*(definitions.ERRORS if measures[0].of_target else ())),
     }
 
 
@@ -81,16 +65,16 @@ TERMS: Final = terms_of(CLASSIFICATION)
 
 def notation(measure: Measure, when: str) -> str:
     """What the letters of formulas are, with a main measure; ``when`` are the rounds that tables are of."""
-    share = measure.unit == "%"
-    return (
-        f"aₖ is the {measure.noun}{' in [0, 1]' if share else measure.words} of group or client k, {when}; "
+    text = (
+        f"aₖ is the {measure.noun}{' in [0, 1]' if measure.unit == '%' else measure.words} of group or client k, {when}; "
         "K is their number, ā their mean, and ‖a‖ = √(Σₖ aₖ²)."
-        + f" Tables print percent. cₖ is the {measure.noun} that client k reaches alone, θₖ that of the model it owns in the end."
-        * share
     )
+    if measure.unit != "%":
+        return text
+    return f"{text} Tables print percent. cₖ is the {measure.noun} that client k reaches alone, θₖ that of the model it owns in the end."
 
 
-def anchor(title: str, terms: Mapping[str, Term] = TERMS) -> str:
+def anchor(title: str, terms: Mapping[str, Statistic] = TERMS) -> str:
     """The id of the explanation of a title on a page."""
     return f"term-{list(terms).index(title)}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
 
@@ -100,7 +84,7 @@ def typeset(formula: str) -> str:
     return re.sub(r"_(\w)|([ₖᵢⱼ₀])", lambda low: f"<sub>{low[1] or _LOW[low[2]]}</sub>", escape(formula))
 
 
-def hint(title: str, terms: Mapping[str, Term] = TERMS) -> str:
+def hint(title: str, terms: Mapping[str, Statistic] = TERMS) -> str:
     """The tooltip of a title: formula and direction in a line, or nothing for a title without a term."""
     term = terms.get(title)
     return "" if term is None else f"{term.formula}.{f' {term.better.capitalize()} is better.' if term.better else ''}"

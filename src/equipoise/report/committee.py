@@ -13,22 +13,22 @@ import numpy as np
 
 from equipoise.metrics.intervals import newcombe
 from equipoise.metrics.measures import ACCURACY
+from equipoise.metrics.statistics import permuted
 from equipoise.privacy.suppression import in_words
 from equipoise.records.criteria import COLLABORATION, ORACLE
 from equipoise.records.history import History, worded
 from equipoise.records.meta import About, Content
 from equipoise.records.threshold import USES_GROUP, Chosen, Division, Estimate, RatesAt, score_of
-from equipoise.report import answer, document as content, page as pages, rates, thresholds
+from equipoise.report import answer, document as content, rates, thresholds
 from equipoise.report.document import interval_of, rate_of, treated, without_bounds
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.holdings import size, size_range, unsaid
 from equipoise.report.layout import every_client
 from equipoise.report.notes import listed, tuning_notes
-from equipoise.report.page import Block, Bullets, Page, Section, Table, Text
+from equipoise.report.page import Bullets, Page, Section, Table, Text, made_with
 from equipoise.report.provenance import data_digest, quarantined, versions
 from equipoise.report.sentences import failures, in_force, limits, plus_minus_of, unknown_values, verdict
 from equipoise.report.statistics import Comparison
-from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import plural
@@ -36,10 +36,11 @@ from equipoise.system.text import plural
 ROWS: Final = 12  # groups in a table; of more the worst are shown
 POINTS: Final = 6  # lines of a list
 METHODS: Final = 3  # side by side
-PERMUTATIONS: Final = 9999
 COLUMNS: Final = 20  # of a table, by name
 WIDE: Final = 100  # people, of fewer an interval of a rate is wider than 20 points
 ADD: Final = "write {} in a table [report] of a file, and add --about FILE.toml to the command of this report"
+
+NO_PURPOSE: Final = f"Not stated. A committee needs it: {ADD.format('purpose')}."
 
 
 def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], about: About | None = None) -> Path:
@@ -55,12 +56,12 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     ------
     ValueError : as for the report for researchers.
     """
-    return write_atomically(Path(path), render(histories, about))
+    return page(Comparison.of(histories), about).save(path)
 
 
 def render(histories: Sequence[History] | Comparison, about: About | None = None) -> str:
     """The report as a string of HTML."""
-    return pages.html(page(Comparison.of(histories), about))
+    return page(Comparison.of(histories), about).html()
 
 
 def page(compared: Comparison, about: About | None = None) -> Page:
@@ -71,11 +72,7 @@ def page(compared: Comparison, about: About | None = None) -> Page:
     facts = (about.get("author"), about.get("contact"), f"written {date.today().isoformat()}")
     sections = [
         _missed(compared) if chosen is None else _missed_at(chosen, compared),
-        Section(
-            "purpose",
-            "Purpose",
-            [Text(about.get("purpose") or f"Not stated. A committee needs it: {ADD.format('purpose')}.")],
-        ),
+        Section("purpose", "Purpose", [Text(about.get("purpose") or NO_PURPOSE)]),
         _people(compared, chosen),
         Section("threshold", "Threshold", [*map(Text, _threshold(runs, chosen))]),
         Section("uncertain", "What is uncertain", [Bullets(_uncertain(compared, chosen)[:POINTS])]),
@@ -83,15 +80,11 @@ def page(compared: Comparison, about: About | None = None) -> Page:
         Section("made", "How it was made", [*map(Text, _made(compared))]),
         Section("contact", "Whom to ask", [*map(Text, _whom(about))]),
     ]
+    title = about.get("title") or f"{some([*compared.runs], METHODS)} on {_data(runs[0])}"
+    headline = answer.headline(_in_words(compared)) if chosen is None else _headline(chosen)
     return Page(
-        about.get("title") or f"{some([*compared.runs], METHODS)} on {_data(runs[0])}",
-        "Report for a committee",
-        [*filter(None, facts)],
-        answer.headline(_in_words(compared.document, compared)) if chosen is None else _headline(chosen),
-        sections=sections,
-        footer=" · ".join(f"{package} {version}" for package, version in versions(runs)),
-        narrow=True,
-    )
+        title, "Report for a committee", [*filter(None, facts)], headline, sections=sections, footer=made_with(versions(runs)), narrow=True
+    )  # fmt: skip
 
 
 def _headline(chosen: Chosen) -> str:
@@ -135,8 +128,8 @@ def _predicted(run: History) -> str:
 
 def _people(compared: Comparison, chosen: Chosen | None) -> Section:
     """Who is in the data, and who is not."""
-    blocks: list[Block] = [*map(Text, _rows(compared)), Bullets([*_limits_of_data(compared, chosen)])]
-    return Section("people", "Who is in the data, and who is not", blocks)
+    limits_of_data = Bullets([*_limits_of_data(compared, chosen)])
+    return Section("people", "Who is in the data, and who is not", [*map(Text, _rows(compared)), limits_of_data])
 
 
 def _rows(compared: Comparison) -> Iterator[str]:
@@ -175,10 +168,8 @@ def _limits_of_data(compared: Comparison, chosen: Chosen | None) -> Iterator[str
 
 def _sizes(holders: Sequence[Content], least: int) -> str:
     """How many rows each has, where that does not tell with their sum how many one with fewer than ``least`` has."""
-    unshown = unsaid(holders, least)
-    sizes = {
-        each["name"]: size(each, unshown, least).replace(f"< {least}", f"fewer than {least} people") for each in holders
-    }
+    unshown, few = unsaid(holders, least), (f"< {least}", f"fewer than {least} people")
+    sizes = {holder["name"]: size(holder, unshown, least).replace(*few) for holder in holders}
     return ", ".join(f"{name} not shown" if n == UNDEFINED else f"{n} of {name}" for name, n in sizes.items())
 
 
@@ -204,8 +195,9 @@ def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
     ]
     tables = tables or [Table(_threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen), head="")]
     caption = " ".join(filter(None, (BRACKETS.format(SAME_KIND), thresholds.hidden(chosen))))
-    said = map(Text, _sentences(chosen))
-    return Section("missed", MISSED, [*map(Text, texts), *tables, Text(caption, "caption"), *said])
+    return Section(
+        "missed", MISSED, [*map(Text, texts), *tables, Text(caption, "caption"), *map(Text, _sentences(chosen))]
+    )
 
 
 def _missed(compared: Comparison) -> Section:
@@ -220,28 +212,22 @@ def _missed(compared: Comparison) -> Section:
         tables.append(Table(sheet.grid, f"By site: {compared.measure.axis()}", ""))
     seeds = f"Numbers are means over {len(compared['seeds'])} runs that differ in their random seed." * several
     cells = [cell for table in tables for _, row in table.grid.rows for cell in row]
-    below = [
-        BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells),
-        *(plus_minus_of(document) if any(cell.half for cell in cells) else ()),
-        seeds,
-    ]
+    below = [BRACKETS.format(others) * any(cell.ends and not cell.half for cell in cells)]
+    below += [*(plus_minus_of(document) if any(cell.half for cell in cells) else ()), seeds]
     caption = [Text(" ".join(filter(None, below)), "caption")] * any(below)
-    first, last = Text(_predicted(compared.histories[0])), Text(verdict(_in_words(document, compared)))
+    first, last = Text(_predicted(compared.histories[0])), Text(verdict(_in_words(compared)))
     return Section("missed", heading, [first, *tables, *caption, last])
 
 
-def _in_words(document: content.Document, compared: Comparison) -> content.Document:
+def _in_words(compared: Comparison) -> content.Document:
     """A comparison whose groups are called what they are."""
     words = {group: word for run in compared.histories for group, word in run.group_words.items()}
-    methods = [
-        {
-            **method,
-            "groups": {words.get(group, group): cell for group, cell in method["groups"].items()},
-            "worst_groups": [words.get(group, group) for group in method["worst_groups"]],
-        }
-        for method in document["methods"]
-    ]
-    return cast(content.Document, {**document, "methods": methods})
+    methods = []
+    for method in compared["methods"]:
+        groups = {words.get(group, group): cell for group, cell in method["groups"].items()}
+        worst = [words.get(group, group) for group in method["worst_groups"]]
+        methods.append({**method, "groups": groups, "worst_groups": worst})
+    return cast(content.Document, {**compared.document, "methods": methods})
 
 
 BRACKETS: Final = "In brackets: 95\u00a0% intervals, the range that fits the data: other {} would give other numbers."
@@ -291,7 +277,7 @@ def _worded(division: Division, name: str) -> str:
 def _difference(worst: RatesAt, best: RatesAt) -> str:
     """The difference of two groups with its interval, from those of the two (Newcombe 1998, method 10), from 0 on where they may be alike."""
     (q, *of_q), (p, *of_p) = (
-        [float(each["sensitivity"][end] or 0) for end in ("value", "low", "high")] for each in (best, worst)
+        [float(group["sensitivity"][end] or 0) for end in ("value", "low", "high")] for group in (best, worst)
     )
     low, high = (100 * end for end in newcombe(q, of_q, p, of_p))
     more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
@@ -308,17 +294,9 @@ def _spread(groups: Sequence[RatesAt]) -> str:
 
 
 def _by_chance(groups: Sequence[RatesAt]) -> float:
-    """How probable it is that chance alone makes groups differ at least so much, by chi-squared of permuted cases; NaN if all are alike."""
+    """How probable it is that chance alone makes groups differ at least so much; NaN if all cases are alike."""
     cases = np.array([group["of_class"] or 0 for group in groups])
-    recognised = np.rint(cases * [group["sensitivity"]["value"] or 0.0 for group in groups]).astype(int)
-    share = recognised.sum() / cases.sum()
-    if not 0 < share < 1:
-        return math.nan
-    drawn = np.random.default_rng(0).multivariate_hypergeometric(
-        cases, recognised.sum(), PERMUTATIONS, method="marginals"
-    )
-    far, drawn_far = (((counts - cases * share) ** 2 / cases).sum(-1) for counts in (recognised, drawn))
-    return float((1 + (drawn_far >= far * (1 - 1e-9)).sum()) / (1 + PERMUTATIONS))
+    return permuted(cases, np.rint(cases * [group["sensitivity"]["value"] or 0.0 for group in groups]).astype(int))
 
 
 def _per_hundred(share: Estimate) -> str:
@@ -331,22 +309,17 @@ def _per_hundred(share: Estimate) -> str:
 
 def _threshold_grid(division: Division, chosen: Chosen) -> Grid:
     """The table of the threshold's rates: the groups that are missed most often first."""
-    groups = division["groups"]
-    several = chosen["by_group"] is not None
-    titles = [
-        "tested",
-        f"of class {chosen['positive']}",
-        "missed of 100",
-        "false alarms of 100",
-        *["threshold"] * several,
-    ]
+    groups, several = division["groups"], chosen["by_group"] is not None
+    titles = ("tested", f"of class {chosen['positive']}", "missed of 100", "false alarms of 100")
 
     def cells(group: RatesAt) -> tuple[Cell, ...]:
         shares = [_left_out(**group[key]) for key in ("sensitivity", "specificity")]
         return (*thresholds.counts(group, chosen["least"]), *shares, *[Cell(number(group["threshold"], 2))] * several)
 
     rows = _lowest({name: group["sensitivity"]["value"] for name, group in groups.items()})
-    return Grid(tuple(titles), tuple((_worded(division, name), cells(groups[name])) for name in rows))
+    return Grid(
+        (*titles, *["threshold"] * several), tuple((_worded(division, name), cells(groups[name])) for name in rows)
+    )
 
 
 def _lowest(values: Mapping[str, float | None]) -> list[str]:
@@ -375,12 +348,8 @@ def _parity_grid(treatment: content.Treated, compared: Comparison) -> Grid:
     methods = without_bounds(parity["methods"])[:METHODS]
     if measure != ACCURACY or parity["positive"] is None:
         return rates.grid({**parity, "methods": methods[:1]}, measure)
-    first = methods[0]["groups"]
-    several = len(methods) > 1
-    titles = ["tested", f"of class {parity['positive']}"]
-    for method in methods:
-        whose = f"{method['method']}, " * several
-        titles += [f"{whose}{what} of 100" for what in ("missed", "false alarms")]
+    first, whose = methods[0]["groups"], [f"{method['method']}, " * (len(methods) > 1) for method in methods]
+    titles = (f"{of_method}{mistake} of 100" for of_method in whose for mistake in ("missed", "false alarms"))
 
     def cells(group: str, counts: content.RatesOfGroup) -> tuple[Cell, ...]:
         about = ((counts["n"], "accuracy"), (counts["of_class"], "tpr"))
@@ -392,7 +361,8 @@ def _parity_grid(treatment: content.Treated, compared: Comparison) -> Grid:
         return tuple(row)
 
     rows = _lowest({name: rate_of(counts, "tpr")["mean"] for name, counts in first.items()})
-    return Grid(tuple(titles), tuple((name, cells(name, first[name])) for name in rows))
+    grid_titles = ("tested", f"of class {parity['positive']}", *titles)
+    return Grid(grid_titles, tuple((name, cells(name, first[name])) for name in rows))
 
 
 def _share(value: float | None, low: float | None, high: float | None) -> Cell:
@@ -467,23 +437,25 @@ def _decided(runs: Sequence[History]) -> Iterator[str]:
 def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
     """What the numbers do not settle."""
     of_choice = tuning_notes(compared.histories)
-    points = [
-        *(_settings(compared.histories) if of_choice else ()),
-        *(text for text in compared["notes"] if text not in of_choice),
-        *limits(compared),
-    ]
+    points = [*(_settings(compared.histories) if of_choice else ())]
+    points += [*(text for text in compared["notes"] if text not in of_choice), *limits(compared)]
     if chosen is not None:
-        everyone = chosen["everyone"]
-        if everyone["ece"] is not None:
-            points.append(
-                f"The model's confidence is off by {100 * everyone['ece']:.1f} points on average (expected calibration error){_worst_ece(chosen)}."
-            )
-        points.append(
+        if (off := chosen["everyone"]["ece"]) is not None:
+            points += [
+                f"The model's confidence is off by {100 * off:.1f} points on average (expected calibration error){_worst_ece(chosen)}."
+            ]
+        points += [
             f"The threshold was chosen for {chosen['rule']}, on other rows than those of the table: these reach that only roughly."
-        )
+        ]
     if fewest := _fewest(compared, chosen):
         points.append(f"The fewest people behind a rate above are {fewest}.")
     return points
+
+
+CHOSEN_ON: Final = {
+    ORACLE: "the test rows themselves, which makes every number here too good",
+    COLLABORATION: "rows of the server's",
+}
 
 
 def _settings(runs: Sequence[History]) -> Iterator[str]:
@@ -492,11 +464,9 @@ def _settings(runs: Sequence[History]) -> Iterator[str]:
 
     def ways(run: History) -> Iterator[str]:
         if (tuned := run.tuned) is not None:
-            others = {
-                ORACLE: "the test rows themselves, which makes every number here too good",
-                COLLABORATION: "rows of the server's",
-            }
-            rows = others.get(tuned["by"], f"{100 * tuned['validation']:g} % of the training rows, held out for that")
+            rows = CHOSEN_ON.get(
+                tuned["by"], f"{100 * tuned['validation']:g} % of the training rows, held out for that"
+            )
             useless = ", and none was of use" * (tuned.get("useless") == tuned["draws"])
             yield f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}"
             if changed := tuned.get("changed"):

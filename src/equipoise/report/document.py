@@ -392,20 +392,19 @@ def by_attribute(comparison: Document) -> list[Treated]:
     """How people with each value of every sensitive attribute are treated, and of several attributes by all together."""
     people = comparison.get("people", {})
     names = [*people]
-    return [
-        Treated(people[name], name, k, k > 2 and name == " and ".join(names[: k - 1]))
-        for k, name in enumerate(names, start=1)
-    ]
+    joined = [" and ".join(names[:k]) for k in range(len(names))]
+    return [Treated(people[name], name, k, k > 2 and name == joined[k - 1]) for k, name in enumerate(names, start=1)]
 
 
 def treated(comparison: Document) -> list[Treated]:
     """How groups of people are treated: those of the test sets, and by sensitive attribute, where the test sets do not show it already."""
     by_group = comparison["group_fairness"]
-    by_value = [each for each in by_attribute(comparison) if not (by_group and each.parity["as_groups"])]
+    by_value = [entry for entry in by_attribute(comparison) if not (by_group and entry.parity["as_groups"])]
     return [Treated(by_group), *by_value] if by_group else by_value
 
 
 AnyMethod = TypeVar("AnyMethod", Measured, Gaps)
+AnyRow = TypeVar("AnyRow", Measured, Gaps, OverClients)
 UNKNOWN: Final[OverSeeds] = {"mean": None, "std": None, "ci95": None}  # a number that a method does not have
 
 
@@ -419,14 +418,36 @@ def mean_of(row: Row, key: str) -> float | None:
     return number_of(row, key)["mean"]
 
 
+def means_of(rows: Iterable[Row], key: str) -> dict[str, float]:
+    """The mean over the seeds of the number of a column, by method, of those that have it."""
+    return {str(row["method"]): mean for row in rows if (mean := mean_of(row, key)) is not None}
+
+
+def row_of(rows: Iterable[AnyRow], label: str) -> AnyRow | None:
+    """The row of a method; None if it has none."""
+    return next((row for row in rows if row["method"] == label), None)
+
+
 def rate_of(group: RatesOfGroup, key: str) -> Rate:
     """A rate, or an error of numbers, of a group."""
     return cast(Mapping[str, Rate], group)[key]
 
 
+def rates_by_group(method: Gaps, key: str) -> dict[str, float]:
+    """The mean of a rate, or an error of numbers, by group, of those that have it."""
+    rates = {group: cast(Mapping[str, Rate], of_group).get(key) for group, of_group in method["groups"].items()}
+    return {group: rate["mean"] for group, rate in rates.items() if rate and rate["mean"] is not None}
+
+
 def test_of(row: Row, key: str) -> Difference | None:
     """A row less the first method in a column; None where that is not tested."""
     return cast(Mapping[str, Difference], row.get("versus") or {}).get(key)
+
+
+def change_of(row: Row, key: str) -> float | None:
+    """The difference of a row to the first method in a column, if a test shows one."""
+    test = test_of(row, key)
+    return test["difference"] if test and test["apart"] else None
 
 
 def tests_of(rows: Iterable[Row], tested: Iterable[Statistic]) -> list[Difference]:
@@ -480,9 +501,5 @@ def means(methods: Iterable[Measured]) -> list[float]:
 def columns_of(comparison: OfMeasure) -> list[Statistic]:
     """The statistics over groups that the table of a measure shows, from left to right."""
     methods, measure = comparison["methods"], measure_of(comparison)
-    return [
-        column
-        for column in columns.over_groups(measure)
-        if column.shown(measure, len(methods[0]["groups"]))
-        and not (column.optional and all(mean_of(method, column.key) is None for method in methods))
-    ]
+    placed = [column for column in columns.over_groups(measure) if column.shown(measure, len(methods[0]["groups"]))]
+    return [c for c in placed if not (c.optional and all(mean_of(method, c.key) is None for method in methods))]

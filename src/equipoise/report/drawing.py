@@ -7,10 +7,10 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Vector = NDArray[np.float64]
 
 Style = dict[str, Any]  # how something is drawn: keyword arguments of Matplotlib
@@ -133,8 +134,8 @@ def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str
     """Triangles on an edge of the panel, where something lies beyond it."""
     out = np.asarray(where, dtype=np.bool_)
     across, along = (np.broadcast_to(np.asarray(places, dtype=np.float64), out.shape)[out] for places in (x, y))
-    how: Style = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
-    for line in axes.plot(across, along, zorder=5, **how) if out.any() else ():
+    look: Style = {"color": color(i), "marker": marker, "markersize": 4, "linestyle": "", "clip_on": False}
+    for line in axes.plot(across, along, zorder=5, **look) if out.any() else ():
         line.set_in_layout(False)
 
 
@@ -241,10 +242,10 @@ def runs_with(compared: Comparison, has: Callable[[Run], bool], what: str) -> di
     return runs
 
 
-def places(comparison: Comparison, labels: Iterable[str]) -> list[int]:
-    """Which of all methods these are: colours, dashes and marks are the same in every figure, also in those that show only some."""
+def numbered(comparison: Comparison, by_method: Mapping[str, T]) -> Iterator[tuple[int, str, T]]:
+    """Each of some methods with its number among all: colours, dashes and marks are the same in every figure, also in those that show only some."""
     every = list(comparison.runs)
-    return [every.index(label.removesuffix(FAILED)) for label in labels]
+    return ((every.index(label.removesuffix(FAILED)), label, value) for label, value in by_method.items())
 
 
 def svg(name: str, figure: Figure, methods: Sequence[str] = ()) -> str:

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from equipoise.report import (
-    drawing,
-    figures_of_clients as of_clients,
-    figures_of_groups as of_groups,
-    figures_of_training as of_training,
-    rates,
-)
+from equipoise.report import drawing, figures_of_clients as of_clients, figures_of_groups as of_groups, rates
 from equipoise.report.holdings import Holdings, example_images, who_has_what
 from equipoise.report.layout import attended
 from equipoise.report.statistics import Comparison, Run
@@ -143,20 +137,20 @@ PLOTS: Final = {
         "global model on the group, {when}, if it has a test set.",
     ),
     "weights": Plot(
-        of_training.weights,
-        _any(of_training.has_recorded("weights")),
+        of_clients.weights,
+        _any(of_clients.has_recorded("weights")),
         "Weights",
         "Weight of every client{grouped}. The dashed line is an equal share.{seed}",
     ),
     "measured": Plot(
-        of_training.measured,
-        lambda compared: bool(of_training.measured_in(compared.histories)),
+        of_clients.measured,
+        lambda compared: bool(of_clients.measured_in(compared.histories)),
         "What the method measured",
         "{measured} Line: mean over the clients of a group; band: from the lowest to the highest client.{seed}",
     ),
     "consistency": Plot(
-        of_training.consistency,
-        _any(of_training.has_recorded("consistency")),
+        of_clients.consistency,
+        _any(of_clients.has_recorded("consistency")),
         "Update consistency",
         "Update consistency: the share of rounds in which a client moved a parameter the way it moves it now. Mass"
         " at the right means that clients keep moving in the same direction.{kept}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from equipoise.report import drawing
+from equipoise.report import document as content, drawing
 from equipoise.report.document import interval_of
 from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, Vector
 from equipoise.report.formatting import FAILED
@@ -41,15 +41,15 @@ def bars(compared: Comparison) -> Figure:
     figure, (axes,) = drawing.panels(1, height=room * len(groups) if horizontal else 1.9)
     width = 0.8 / len(runs)
     ends = _whiskers(compared, groups)
-    for k, (i, (label, seeds)) in enumerate(zip(drawing.places(compared, runs), runs.items(), strict=True)):
+    for k, (i, label, seeds) in enumerate(drawing.numbered(compared, runs)):
         values = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
         table = np.array(values, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
         at = np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width
-        how: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
-        how |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
-        how |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
-        draw(at, table.mean(axis=0), 0.9 * width, **how)
+        look: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
+        look |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
+        look |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
+        draw(at, table.mean(axis=0), 0.9 * width, **look)
     along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
     along.set_ticks(range(len(groups)), names)
     along.set_tick_params(length=0)
@@ -85,7 +85,7 @@ def tradeoff(compared: Comparison) -> Figure:
     runs = drawing.runs_with(compared, has_several_groups, f"{measure.noun} on several groups")
     figure, (axes,) = drawing.panels(1, height=2.3)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
-    for i, (label, seeds) in zip(drawing.places(compared, runs), runs.items(), strict=True):
+    for i, label, seeds in drawing.numbered(compared, runs):
         avg, std = (np.array([run.summary[key] for run in seeds], dtype=np.float64) for key in ("avg", "std"))
         drawing.point(axes, std, avg, label, i)
     axes.margins(0.08)
@@ -112,11 +112,11 @@ def differences(compared: Comparison) -> Figure:
     figure, panels = drawing.panels(len(keys), height=0.36 + max(0.15, drawing.height(names)) * len(names))
     for axes, key in zip(panels, keys, strict=True):
         axes.axvline(0, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        for row, (i, tests) in enumerate(zip(drawing.places(compared, differing), differing.values(), strict=True)):
+        for row, (i, _, tests) in enumerate(drawing.numbered(compared, differing)):
             if key in tests:
                 difference, half = tests[key]
-                how: drawing.Style = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
-                axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **how)
+                look: drawing.Style = {"color": drawing.color(i), "markersize": 3.5, "elinewidth": 1.2}
+                axes.errorbar(difference, row, xerr=half, marker=MARKERS[i % len(MARKERS)], **look)
                 for end, marker in ((-span, "<"), (span, ">")):
                     drawing.beyond(axes, end, row, [abs(difference + math.copysign(half, end)) > span], marker, i)
         low, high = axes.get_xlim()
@@ -128,15 +128,14 @@ def differences(compared: Comparison) -> Figure:
 
 def paired_differences(comparison: Comparison) -> dict[str, dict[str, tuple[float, float]]]:
     """Paired differences to the first method and halves of their 95 % intervals, by method and statistic, of the methods that have such."""
-    every = {
-        method["method"] + FAILED * bool(method["failed"]): {
-            key: (test["difference"], test["ci95"])
-            for key in TESTED
-            if method["versus"] and (test := method["versus"][key])["ci95"] is not None
-        }
-        for method in comparison["methods"][1:]
-    }
-    return {label: tests for label, tests in every.items() if tests}
+    differing: dict[str, dict[str, tuple[float, float]]] = {}
+    for method in comparison["methods"][1:]:
+        label = method["method"] + FAILED * bool(method["failed"])
+        for key in TESTED:
+            test = content.test_of(method, key)
+            if test and (mean := test["difference"]) is not None and (half := test["ci95"]) is not None:
+                differing.setdefault(label, {})[key] = mean, half
+    return differing
 
 
 def convergence(compared: Comparison) -> Figure:
@@ -150,7 +149,7 @@ def convergence(compared: Comparison) -> Figure:
     figure, panels = drawing.panels(len(reductions), height=1.5, sharex=True)
     tables = {label: [run.group_table(2) for run in seeds] for label, seeds in runs.items()}
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
-        for i, (label, of_seeds) in zip(drawing.places(compared, tables), tables.items(), strict=True):
+        for i, label, of_seeds in drawing.numbered(compared, tables):
             curves = [
                 dict(zip(rounds, measure.scale * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds
             ]
@@ -183,19 +182,19 @@ def losses(compared: Comparison) -> Figure:
     if any(training.values()):
         curves["loss in training"] = training
     figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
-    for axes, (what, by_method) in zip(panels, curves.items(), strict=True):
-        _losses(axes, by_method, drawing.places(compared, by_method))
-        drawing.labels(axes, "round", what)
+    for axes, (title, by_method) in zip(panels, curves.items(), strict=True):
+        _losses(axes, [*drawing.numbered(compared, by_method)])
+        drawing.labels(axes, "round", title)
         drawing.whole_numbers(axes)
     drawing.legend(figure, panels[0], list(runs))
     return figure
 
 
-def _losses(axes: Axes, methods: Mapping[str, Sequence[Sequence[Mapping[int, float]]]], places: Sequence[int]) -> None:
+def _losses(axes: Axes, methods: Sequence[tuple[int, str, Sequence[Sequence[Mapping[int, float]]]]]) -> None:
     """By method and seed: the curve of the line, and if they are known those of the lower and the upper end of its band."""
-    end = loss_limit([curves[0] for seeds in methods.values() for curves in seeds])
+    end = loss_limit([curves[0] for _, _, seeds in methods for curves in seeds])
     shown = []
-    for i, (label, seeds) in zip(places, methods.items(), strict=True):
+    for i, label, seeds in methods:
         if not seeds:
             continue
         rounds = sorted(set.intersection(*(set(curves[0]) for curves in seeds)))

@@ -44,6 +44,11 @@ def interval(ends: Sequence[float | None] | None, digits: int = 2, *, sign: bool
     return "" if ends is None or None in ends else f"[{', '.join(number(end, digits, sign=sign) for end in ends)}]"
 
 
+def ends_of_test(test: Difference, digits: int) -> str:
+    """The 95 % interval of a difference, with signs; nothing where there is none."""
+    return interval((test["low"], test["high"]), digits, sign=True)
+
+
 def with_unit(value: float | None, measure: Measure) -> str:
     """A number of a measure as it is shown, with its unit."""
     return number(value, measure.digits) + (f"\u00a0{measure.unit}" if measure.unit else "")
@@ -54,13 +59,11 @@ def p_value(p: float) -> str:
     return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1.000"
 
 
-def same_in_every_seed(mean: float, digits: int = 2) -> str:
+def same_in_every_seed(mean: float, digits: int) -> str:
     """What is said of a difference without spread over seeds, of which there is no test."""
-    return (
-        f"the difference is {number(mean, digits, sign=True)} in every seed"
-        if abs(mean) >= 0.5 / 10**digits
-        else "no difference in any seed"
-    )
+    if abs(mean) < 0.5 / 10**digits:
+        return "no difference in any seed"
+    return f"the difference is {number(mean, digits, sign=True)} in every seed"
 
 
 def difference(test: Difference, digits: int = 2, *, p: bool = True) -> str:
@@ -77,7 +80,7 @@ def difference(test: Difference, digits: int = 2, *, p: bool = True) -> str:
         return ""
     if low is None or high is None:
         return same_in_every_seed(mean, digits) if test["seeds"] > 1 else ""
-    text = f"{number(mean, digits, sign=True)} {interval((low, high), digits, sign=True)}"
+    text = f"{number(mean, digits, sign=True)} {ends_of_test(test, digits)}"
     quoted = test["holm"] if corrected(test) else test["p"]
     if quoted is None or not p:
         return text
@@ -108,17 +111,15 @@ def lines(name: str, width: int) -> list[str]:
 
 
 class Cell(NamedTuple):
-    """One entry of a table: a number, half of its 95 % interval, the difference to the first method, whether it is the best.
+    """One entry of a table: a number, half of its 95 % interval, whether it is the best, and a text in brackets or below.
 
-    `interval` is the 95 % interval of the difference, where it has one; `ends` is that of the number itself. `worse` is whether a test shows that
-    it is worse than the first, and `link` a place or file that explains it.
+    `ends` is the 95 % interval of the number. `worse` is whether a test shows that it is worse than the first, and `link` a place or file that
+    explains it.
     """
 
     mean: str
     half: str = ""
-    difference: str = ""
     best: bool = False
-    interval: str = ""
     ends: str = ""
     worse: bool = False
     link: str = ""

@@ -53,13 +53,13 @@ def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
         if n_classes:
             _draw_classes(left, block, n_classes, at, colours, (end, top), least)
         _draw_sizes(right, block, at, colours, height, [] if top else groups, least)
-        what = "client" if block is holdings["clients"] else "test set"
+        noun = "client" if block is holdings["clients"] else "test set"
         names = [(y, drawing.plain(holder["name"], SHORT)) for y, holder in zip(at.tolist(), block, strict=True)]
-        ticks += names if named else [((top + end) / 2, plural(len(block), what))]
+        ticks += names if named else [((top + end) / 2, plural(len(block), noun))]
         # over the names, where the one panel is that of the samples
         x, side = (0, "left") if n_classes else (-0.02, "right")
         left.text(
-            x, top - 0.1, f"{what}s", size=7, color=INK, ha=side, va="bottom", transform=left.get_yaxis_transform()
+            x, top - 0.1, f"{noun}s", size=7, color=INK, ha=side, va="bottom", transform=left.get_yaxis_transform()
         )
         top = end + 1
     right.text(0, -0.1, "samples", size=7, color=INK, va="bottom", transform=right.get_yaxis_transform())
@@ -156,10 +156,11 @@ def size(holder: Mapping[str, Any], unshown: Collection[str], least: int) -> str
 
 def size_range(holders: Holders, least: int) -> str:
     """How many samples clients have, from the fewest to the most; empty if one of these numbers would tell how many another has."""
-    unshown, ends = unsaid(holders, least), [choose(holders, key=lambda each: each["size"]) for choose in (min, max)]
-    if any(each["name"] in unshown and enough(int(each.get("people") or each["size"]), least) for each in ends):
+    unshown = unsaid(holders, least)
+    ends = [choose(holders, key=lambda row: row["size"]) for choose in (min, max)]
+    if any(row["name"] in unshown and enough(int(row.get("people") or row["size"]), least) for row in ends):
         return ""
-    return span(*(in_words(each["size"], least) for each in ends))
+    return span(*(in_words(row["size"], least) for row in ends))
 
 
 def _group(holder: Content) -> str:
@@ -187,13 +188,14 @@ def sentence(holdings: Holdings, classes: bool = True, least: int = 1) -> str:
     sizes = size_range(clients, least)
     text = f"{plural(len(clients), 'client')}{f' with {sizes} samples each' * bool(sizes)}"
     counts = [client["counts"] for client in clients if client["counts"]]
-    held = (
-        f", of {span(*(f(sum(n > 0 for n in row) for row in counts) for f in (min, max)))} of {len(counts[0])} classes"
-        if counts
-        else ""
-    )
+    classes_held = ""
+    if counts:
+        numbers = [sum(n > 0 for n in row) for row in counts]
+        classes_held = f", of {span(min(numbers), max(numbers))} of {len(counts[0])} classes"
     away = sum(client["counts"] is None for client in clients)
-    return f"{text}{held}." + f" The classes of {plural(away, 'client')} are not known here." * (classes and away > 0)
+    return f"{text}{classes_held}." + f" The classes of {plural(away, 'client')} are not known here." * (
+        classes and away > 0
+    )
 
 
 def marks(holdings: Holdings, least: int = 1) -> str:
@@ -201,12 +203,8 @@ def marks(holdings: Holdings, least: int = 1) -> str:
     blocks = [block for block in (holdings["clients"], holdings["tests"]) if block]
     n_classes = max(len(row["counts"] or ()) for block in blocks for row in block)
     circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
-    small = any(
-        n > 0 and not enough(n, least)
-        for block in blocks
-        for holder in block
-        for n in (holder["size"], *(holder["counts"] or ()))
-    )
+    numbers = [n for block in blocks for holder in block for n in (holder["size"], *(holder["counts"] or ()))]
+    small = any(n > 0 and not enough(n, least) for n in numbers)
     return (
         " Circles: the area is the number of samples." * (True in circles)
         + " Cells: the stronger the colour, the more samples." * (False in circles)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import Measure, measures_of
 from equipoise.records.meta import LEAK
-from equipoise.report import answer, figures as drawings, findings, layout, notes, page as pages, provenance, thresholds
-from equipoise.report.columns import Term, anchor, hint, notation, terms_of, typeset
+from equipoise.report import answer, figures as drawings, layout, page as pages, provenance, rendering, thresholds
+from equipoise.report.columns import anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
+from equipoise.report.figures_of_clients import MEASURED, measured_in
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
-from equipoise.report.figures_of_training import MEASURED, measured_in
 from equipoise.report.formatting import FAILED, Grid, without
 from equipoise.report.holdings import marks, sentence
-from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, texts
-from equipoise.report.rendering import save_latex
+from equipoise.report.notes import listed
+from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, of_texts
 from equipoise.report.sentences import evidence, left_out, limits, tested_on, verdict, when, worst_named
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import real_path, write_atomically
@@ -55,13 +55,13 @@ def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str
     if figures:
         real_path(beside := path.with_name(f"{path.stem}-figures"), path.parent)
         drawings.save_all(compared, beside)
-        save_latex(compared, beside)
+        rendering.save_latex(compared, beside)
     return write_atomically(path, page)
 
 
 def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
     """The report as a string of HTML; ``choice`` is the page with all draws of a choice of settings, as a relative address."""
-    return pages.html(page(Comparison.of(histories), choice))
+    return page(Comparison.of(histories), choice).html()
 
 
 def page(compared: Comparison, choice: str = "") -> Page:
@@ -71,65 +71,58 @@ def page(compared: Comparison, choice: str = "") -> Page:
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
     parts = parts_of_captions(compared)
+    panels = answer.panels(document)
+    titles = {name: plot.heading.format(**parts) for name, plot in drawings.PLOTS.items()}
     drawn = {
-        name: Picture(name, _heading(name, compared, parts), svg(name, figure, [*compared.runs]), caption(name, parts))
+        name: Picture(
+            name,
+            answer.title_of_figure(name, compared, titles[name], panels),
+            svg(name, figure, [*compared.runs]),
+            caption(name, parts),
+        )
         for name, figure in drawings.draw_all(compared).items()
     }
-    few = answer.few(answer.panels(document), pages.ROWS)
-    served = [*_sheets(measured[1:], compared), *_every_client(compared), *_thresholds(compared)]
-    costs = [
-        layout.communication(compared),
-        layout.time(compared),
-        layout.who_was_there(compared),
-        layout.every_site(compared),
-    ]
+    few = answer.few(panels, pages.ROWS)
+    of_each = [layout.every_client(compared), *layout.people_of_clients(compared)]
+    served = [*_sheets(measured[1:], compared), *_sheets(of_each), *_thresholds(compared)]
+    costs = [make(compared) for make in (layout.communication, layout.time, layout.who_was_there, layout.every_site)]
     numbers = [
         Section("verdict", "What the numbers show", [Text(verdict(document)), Bullets(evidence(document))]),
-        Section(
-            "limits",
-            "What this cannot show",
-            [Bullets([*without(document["notes"], LEAK), *limits(compared)])],
-        ),
+        Section("limits", "What this cannot show", [Bullets([*without(document["notes"], LEAK), *limits(compared)])]),
         *_sheets([*measured[:1], layout.other_rounds(document)], compared),
         *_tests(compared, tests),
         *_sheets([*of_groups, *of_clients]),
         *_legend(compared, _terms(compared, [*measured, *of_groups, *of_clients], tests, terms)),
     ]
     sections = [
-        Section("who", _titled("Who is served badly", findings.served_worst(compared)), _plates(drawn, WHO), served),
+        Section(
+            "who",
+            ": ".join(filter(None, ("Who is served badly", answer.served_worst(compared)))),
+            _plates(drawn, WHO),
+            served,
+        ),
         Section("costs", "What it costs: rounds, bytes and seconds", parts=_sheets(costs)),
         Section("training", "How training went", _plates(drawn, TRAINING), [_left_out(compared)]),
         Section("statistics", "Statistics: every number, test and limit", _plates(drawn, STATISTICS), numbers),
         Section("data", "The data: who has what", _plates(drawn, drawings.DATA)),
-        Section("again", "How it was run, and how to run it again", parts=[*_origin(compared)]),
+        Section("again", "How it was run, and how to run it again", parts=_origin(compared)),
     ]
+    legend = answer.legend(document, few) + MANY.format(len(compared.runs)) * (len(compared.runs) > pages.ROWS)
     return Page(
-        answer.title(compared),
-        "Equipoise report",
-        _facts(compared),
-        answer.headline(document),
-        few,
-        answer.legend(document, few) + MANY.format(len(compared.runs)) * (len(compared.runs) > pages.ROWS),
-        [Table(answer.table(few), kind="numbers tall")] * bool(few),
-        answer.notices(document),
-        [Link("How settings were chosen, with all draws", choice)] * bool(choice),
-        [section for section in sections if section.blocks or section.parts],
-        True,
-        [*compared.runs],
-        {title: (anchor(title, terms), hint(title, terms)) for title in terms},
-        _footer(compared),
-    )
+        answer.title(compared), "Equipoise report", _facts(compared), answer.headline(document, panels), few, legend,
+        first=[Table(answer.table(few), kind="numbers tall")] * bool(few), notices=answer.notices(document),
+        links=[Link("How settings were chosen, with all draws", choice)] * bool(choice),
+        sections=[section for section in sections if section.blocks or section.parts], folded=True, methods=[*compared.runs],
+        terms={title: (anchor(title, terms), hint(title, terms)) for title in terms}, footer=_footer(compared),
+        sheets=rendering.tables(compared), names=pages.printed_names(compared.histories),
+    )  # fmt: skip
 
 
+VALUE: Final = ("Value",)
 MANY: Final = " Of {} methods the first is shown, and those that are best for the worst; Statistics has all."
 WHO: Final = ("bars", "rates", "spread", "plane", "contributions", "presence")
 TRAINING: Final = ("convergence", "losses", "clients", "weights", "measured", "consistency", "neurons")
 STATISTICS: Final = ("tradeoff", "differences")
-
-
-def _titled(title: str, text: str) -> str:
-    """A title, and what is found."""
-    return f"{title}: {text}" if text else title
 
 
 def _plates(drawn: Mapping[str, Picture], names: Sequence[str]) -> list[Block]:
@@ -144,18 +137,14 @@ def _sheets(sheets: Iterable[layout.Sheet | None], compared: Comparison | None =
 
 
 def _sheet(sheet: layout.Sheet, compared: Comparison | None) -> Section:
-    text = _below(sheet, compared.measure) if compared else sheet.explanations[0]
-    grid = _statistics_first(sheet).grid if compared else sheet.grid
-    title = findings.table(sheet, compared) if compared else sheet.heading
+    text, grid, title = sheet.explanations[0], sheet.grid, sheet.heading
+    if compared:
+        text, grid, title = (
+            _below(sheet, compared.measure),
+            _statistics_first(sheet),
+            answer.title_of_table(sheet, compared),
+        )
     return Section(sheet.name, title, [Table(grid, "", sheet.head, "numbers", sheet.totals), Text(text, "caption")])
-
-
-def _every_client(compared: Comparison) -> list[Section]:
-    return _sheets([layout.every_client(compared), *layout.people_of_clients(compared)])
-
-
-def _heading(name: str, compared: Comparison, parts: Mapping[str, str]) -> str:
-    return findings.figure(name, compared, drawings.PLOTS[name].heading.format(**parts))
 
 
 def _thresholds(compared: Comparison) -> list[Section]:
@@ -227,14 +216,12 @@ def _left_out(compared: Comparison) -> Section:
         "These clients did not count in a round that they were to take part in: they were not connected, no answer came, or it did not pass the "
         "check that every answer must pass before it is used. The round went on without them."
     )
-    grid = texts(
-        [(client, [reason, method, str(seed), spans]) for method, seed, client, reason, spans in rows],
-        ("Reason", "Method", "Seed", "Rounds"),
-    )
-    return Section("left-out", title, [Text(text), Table(grid, "", "Client", "settings")])
+    lines = [(client, [reason, method, str(seed), spans]) for method, seed, client, reason, spans in rows]
+    table = of_texts(lines, ("Reason", "Method", "Seed", "Rounds"), "Client")
+    return Section("left-out", title, [Text(text), table])
 
 
-def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Term]]) -> Iterator[Section]:
+def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Statistic]]) -> Iterator[Section]:
     """What the columns mean, with formulas."""
     from markupsafe import Markup, escape
 
@@ -246,41 +233,32 @@ def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Term]]) -> Ite
         for name, title, term in terms
     ]  # fmt: skip
     note = Text(Markup(typeset(notation(compared.measure, rounds))), "caption")
-    yield Section(
-        "legend",
-        "What the numbers mean",
-        [note, Table(texts(rows, ("Formula", "Better", "Source")), "", "Measure", "settings")],
-    )
+    table = of_texts(rows, ("Formula", "Better", "Source"), "Measure")
+    yield Section("legend", "What the numbers mean", [note, table])
 
 
-def _origin(compared: Comparison) -> Iterator[Section]:
+def _origin(compared: Comparison) -> list[Section]:
     """How runs were made: what they printed, settings, machines, and the commands that make them again."""
     histories = compared.histories
-    if commands := provenance.commands(histories):
-        yield Section("commands", "Run it again", [Code(commands), Text(provenance.conditions(histories), "caption")])
-    if headers := provenance.headers(histories):
-        lines: list[Block] = []
-        for who, said in headers:
-            lines += [*[Text(who, "heading")] * bool(who), Bullets(said)]
-        yield Section("how", "How it ran", lines)
-    common, differing = provenance.settings(
-        {label: [run.history for run in seeds.values()] for label, seeds in compared.runs.items()}
-    )
-    if common or differing:
-        tables = [Table(texts(differing, [*compared.runs]), "What differs", "Setting", "settings")] * bool(differing)
-        shared = Table(
-            texts([(name, [text]) for name, text in common], ("Value",)),
-            "What all runs share" if differing else "All settings",
-            "Setting",
-            "settings",
-        )
-        yield Section("configuration", "Configuration", [*tables, *[shared] * bool(common)])
-    if environment := provenance.environment(histories):
-        yield Section(
-            "environment",
-            "Environment",
-            [Table(texts([(name, [text]) for name, text in environment], ("Value",)), "", "Name", "settings")],
-        )
+    by_label = {label: [run.history for run in by.values()] for label, by in compared.runs.items()}
+    commands, (common, differing) = provenance.commands(histories), provenance.settings(by_label)
+    again: list[Block] = [Code(commands), Text(provenance.conditions(histories), "caption")]
+    headers: list[Block] = []
+    for labels, lines in provenance.headers(histories):
+        headers += [*[Text(labels, "heading")] * bool(labels), Bullets(lines)]
+    shared = [(name, [text]) for name, text in common]
+    tables: list[Block] = [
+        *[of_texts(differing, [*compared.runs], "Setting", "What differs")] * bool(differing),
+        *[of_texts(shared, VALUE, "Setting", "What all runs share" if differing else "All settings")] * bool(shared),
+    ]
+    environment = [(name, [text]) for name, text in provenance.environment(histories)]
+    sections = [
+        Section("commands", "Run it again", again * bool(commands)),
+        Section("how", "How it ran", headers),
+        Section("configuration", "Configuration", tables),
+        Section("environment", "Environment", [of_texts(environment, VALUE, "Name")] * bool(environment)),
+    ]
+    return [section for section in sections if section.blocks]
 
 
 def _footer(compared: Comparison) -> str:
@@ -292,8 +270,8 @@ def _footer(compared: Comparison) -> str:
 
 
 def _terms(
-    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Term]
-) -> list[tuple[str, str, Term]]:
+    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Statistic]
+) -> list[tuple[str, str, Statistic]]:
     """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
     titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
     titles |= {title for table in tests for title in table.grid.titles}
@@ -301,14 +279,19 @@ def _terms(
     return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
 
 
-def _statistics_first(sheet: layout.Sheet) -> layout.Sheet:
-    """The same table with what sums up the groups before them, where it is seen on a phone."""
+def _statistics_first(sheet: layout.Sheet) -> Grid:
+    """The table with what sums up the groups before them, where it is seen on a phone."""
+    groups = len(sheet.grid.titles) - sheet.totals
 
     def turned(cells: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (*cells[len(cells) - sheet.totals :], *cells[: len(cells) - sheet.totals])
+        return (*cells[groups:], *cells[:groups])
 
-    rows = tuple((name, turned(cells)) for name, cells in sheet.grid.rows)
-    return replace(sheet, grid=Grid(turned(sheet.grid.titles), rows))
+    return Grid(turned(sheet.grid.titles), tuple((name, turned(cells)) for name, cells in sheet.grid.rows))
+
+
+BOLD: Final = (
+    "In bold: the best of a column, if a test distinguishes it from every other method; elsewhere nothing is bold."
+)
 
 
 def _below(sheet: layout.Sheet, measure: Measure) -> str:
@@ -317,30 +300,24 @@ def _below(sheet: layout.Sheet, measure: Measure) -> str:
     explained = without(sheet.explanations, "plus-minus", *["in-force"] * (not first))
     deviation = [text for text in sheet.explanations if text not in without([text], "plus-minus")]
     bold = any(cell.best for _, cells in sheet.grid.rows for cell in cells)
-    best = [
-        "In bold: the best of a column, if a test distinguishes it from every other method; elsewhere nothing is bold."
-    ] * bold
+    best = [BOLD] * bold
     remarks = () if first else sheet.notes  # those of the main measure are at the top of the page
     return " ".join([sheet.caption, *explained, *best, *deviation, *remarks])
 
 
 def _facts(compared: Comparison) -> list[str]:
-    counts = {
-        "method": len(compared["methods"]),
-        "seed": len(compared["seeds"]),
-        "round": compared["rounds"],
-        "client": max(len(history.client_names) for history in compared.histories),
-    }
-    return [plural(n, noun) for noun, n in counts.items() if n]
+    clients = max(len(history.client_names) for history in compared.histories)
+    counts = (len(compared["methods"]), len(compared["seeds"]), compared["rounds"], clients)
+    return [plural(n, noun) for n, noun in zip(counts, ("method", "seed", "round", "client"), strict=True) if n]
 
 
 def _whiskers(compared: Comparison) -> str:
-    kinds = {"over seeds": "ci95", "over the test samples": "intervals"}
-    present = {
-        "ci95": any(cell["ci95"] is not None for method in compared["methods"] for cell in method["groups"].values()),
-        "intervals": any(method["intervals"] for method in compared["methods"]),
+    methods = compared["methods"]
+    kinds = {
+        "over seeds": any(cell["ci95"] is not None for method in methods for cell in method["groups"].values()),
+        "over the test samples": any(method["intervals"] for method in methods),
     }
-    shown = [kind for kind, key in kinds.items() if present[key]]
+    shown = [kind for kind, present in kinds.items() if present]
     return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(shown)}." if shown else ""
 
 
@@ -358,7 +335,13 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
     missing = any(method["untested"] for method in compared["methods"])
     undefined = any(mean_of(method, "fairness") is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
-    document, measure = compared.document, compared.measure
+    positive = (compared["group_fairness"] or {}).get("positive")
+    held, classes, least = drawings.held(compared), not compared.get("task"), compared["least"]
+    document, measure, losses = (
+        compared.document,
+        compared.measure,
+        compared.measure.loss and f",{compared.measure.loss}",
+    )
     return {
         "title": measure.title,
         "noun": measure.noun,
@@ -368,9 +351,7 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
         "tested": tested_on(compared.histories),
         "clients": left_out(compared),
         "ranks": " Mean over seeds, rank by rank." * several,
-        "positive": f"; the positive class is {positive}"
-        if (positive := (compared["group_fairness"] or {}).get("positive"))
-        else "",
+        "positive": f"; the positive class is {positive}" * bool(positive),
         "whiskers": _whiskers(compared),
         "crosses": f" Crosses: {over_seeds}." * several,
         "dashed": " Dashed: methods whose fairness is not defined." * undefined,
@@ -385,14 +366,9 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
         "complete": " in which all groups were tested" * missing,
         "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
         "seed": " Drawn for the lowest seed." * several,
-        "classes": ", classes" * (not compared.get("task")),
-        "holdings": sentence(held, not compared.get("task"), compared["least"]) + marks(held, compared["least"])
-        if (held := drawings.held(compared))
-        else "",
-        "measured": " ".join(
-            MEASURED[key].caption.format(loss=measure.loss and f",{measure.loss}")
-            for key in measured_in(compared.histories)
-        ),
+        "classes": ", classes" * classes,
+        "holdings": sentence(held, classes, least) + marks(held, least) if held else "",
+        "measured": " ".join(MEASURED[key].caption.format(loss=losses) for key in measured_in(compared.histories)),
         "kept": _kept(compared),
     }
 
@@ -412,7 +388,7 @@ def _beyond(compared: Comparison) -> str:
     curves = {label: [loss_curve(r.history) for r in seeds.values()] for label, seeds in compared.runs.items()}
     end = loss_limit([curve for seeds in curves.values() for curve in seeds])
     over = [label for label, seeds in curves.items() if any(max(curve.values(), default=0) > end for curve in seeds)]
-    return f" Triangles: beyond the axis, or not finite ({notes.listed(over)})." if over else ""
+    return f" Triangles: beyond the axis, or not finite ({listed(over)})." if over else ""
 
 
 # in a notebook, in light and dark

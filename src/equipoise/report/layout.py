@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from textwrap import shorten
 from typing import Any, Final, cast
 
@@ -13,9 +13,9 @@ from equipoise.metrics.communication import full_model, overhead, traffic
 from equipoise.metrics.definitions import INDICES, OWN, Statistic, spread, two_stated
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
-from equipoise.metrics.performance import last_rounds
+from equipoise.metrics.performance import last_rounds, or_none
 from equipoise.privacy.suppression import enough
-from equipoise.records.history import ATTENDANCE, History
+from equipoise.records.history import ATTENDANCE
 from equipoise.report import document as content, rates, sentences
 from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
 from equipoise.report.document import columns_of, gaps_of, interval_of, measure_of, tables
@@ -28,7 +28,7 @@ from equipoise.report.formatting import (
     brief,
     corrected,
     difference,
-    interval,
+    ends_of_test,
     number,
     p_value,
     same_in_every_seed,
@@ -38,9 +38,8 @@ from equipoise.report.sites import at_sites
 from equipoise.report.statistics import COUNTED, Comparison, Run, over_seeds
 
 FEW_VALUES: Final = 3  # values of an attribute whose rates at every site are shown
-# at sites, with their titles
-RATES: Final = {"n": "n", "selection_rate": "selection rate", "of_class": "", "tpr": "true-positive rate"}
-ERRORS: Final = {"n": "n", "mae": "MAE", "error": "mean error"}
+RATES: Final = ("n", "selection_rate", "of_class", "tpr")  # at sites
+ERRORS: Final = ("n", "mae", "error")
 MANY: Final = 100  # clients: more are in the figure only
 
 
@@ -61,6 +60,7 @@ class Sheet:
     totals : how many of the last columns sum up the others.
     narrow : whether it takes all of a terminal.
     prose : whether its cells are sentences.
+    tests : the same differences with their p-values, a table with a row per method; rows are missing where nothing is tested.
     corrected : whether any p-value is one by Holm.
     head : title of the names of the rows.
     narrow_titles : in a narrow terminal, by title.
@@ -77,6 +77,7 @@ class Sheet:
     totals: int = 0
     narrow: bool = False
     prose: bool = False
+    tests: "Sheet | None" = None
     corrected: bool = False
     head: str = "Method"
     narrow_titles: Mapping[str, str] = field(default_factory=dict)
@@ -89,56 +90,25 @@ class Sheet:
 
 def sheets(comparison: content.Document) -> list[Sheet]:
     """The tables of a comparison: every measure, then what clients get for what they give, then the treatment of groups."""
-    made = [
-        *map(_measure_sheet, tables(comparison)),
-        *_spread_sheet(comparison),
-        *_reward_sheet(comparison),
-        *_rate_sheets(comparison),
-        *_own_measure_sheets(comparison),
-        *_validation_sheet(comparison),
-    ]
+    parts = (_client_sheets, _rate_sheets, _own_measure_sheets, _validation_sheet)
+    made = chain(map(_measure_sheet, tables(comparison)), *(part(comparison) for part in parts))
     stated = sentences.in_force(comparison)
     return [replace(sheet, explanations=[*sheet.explanations, *stated]) for sheet in made]
 
 
-def _spread_sheet(comparison: content.Document) -> Iterator[Sheet]:
-    """The main measure over the clients."""
-    if not (table := comparison["spread"]):
-        return
-    yield _sheet(
-        table,
-        spread_of(measure_of(comparison)),
-        name="spread",
-        heading="Spread over the clients",
-        caption=sentences.spread_caption(comparison, table),
-        explanations=sentences.spread_legend(comparison, table),
-    )
-
-
-def _reward_sheet(comparison: content.Document) -> Iterator[Sheet]:
-    """What clients get for what they contribute."""
-    if not (table := comparison["collaboration"]):
-        return
-    columns = collaboration()
-    grid = lay_out(table["methods"], columns, leaders=table["leaders"])
-    where = grid.titles.index("BCF")
-    rows = [
-        (name, (*cells[:where], cells[where]._replace(mean="yes", half=""), *cells[where + 1 :]))
-        if method["satisfied"]
-        else (name, cells)
-        for method, (name, cells) in zip(table["methods"], grid.rows, strict=True)
-    ]
-    yield _sheet(
-        table,
-        columns,
-        name="collaboration",
-        heading="Collaborative fairness",
-        caption=sentences.collaboration_caption(comparison, table),
-        grid=Grid(grid.titles, tuple(rows)),
-        explanations=sentences.collaboration_legend(table),
-        notes=table["notes"],
-        narrow=True,
-    )
+def _client_sheets(comparison: content.Document) -> Iterator[Sheet]:
+    """The main measure over the clients, and what clients get for what they contribute."""
+    if spread := comparison["spread"]:
+        columns = spread_of(measure_of(comparison))
+        caption, legend = sentences.spread_caption(comparison, spread), sentences.spread_legend(comparison, spread)
+        grid = lay_out(spread["methods"], columns, leaders=spread["leaders"])
+        yield _compared(Sheet("spread", "Spread over the clients", caption, grid, legend), spread, columns)
+    if rewards := comparison["collaboration"]:
+        columns = collaboration()
+        caption, legend = sentences.collaboration_caption(comparison, rewards), sentences.collaboration_legend(rewards)
+        grid = lay_out(rewards["methods"], columns, leaders=rewards["leaders"])
+        sheet = Sheet("collaboration", "Collaborative fairness", caption, grid, legend, rewards["notes"], narrow=True)
+        yield _compared(sheet, rewards, columns)
 
 
 def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
@@ -146,26 +116,16 @@ def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
     measure = measure_of(comparison)
     for treated in content.treated(comparison):
         parity = treated.parity
-        by_group = rates.grid(parity, measure)
-        yield Sheet(
-            treated.rates,
-            treated.rates_heading(measure),
-            sentences.rates_caption(comparison, treated),
-            by_group,
-            [*rates.explained(parity, measure), *sentences.unknown_values(treated)],
-            narrow=True,
-            head=(treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}",
-            narrow_titles=rates.narrow(by_group.titles),
-        )
-        yield _sheet(
-            parity,
-            gaps_of(parity, measure),
-            name=treated.gaps,
-            heading=treated.gaps_heading,
-            caption=sentences.parity_caption(comparison, treated),
-            explanations=sentences.parity_legend(comparison, treated),
-            narrow=True,
-        )
+        by_group, caption = rates.grid(parity, measure), sentences.rates_caption(comparison, treated)
+        texts = [*rates.explained(parity, measure), *sentences.unknown_values(treated)]
+        head = (treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}"
+        sheet = Sheet(treated.rates, treated.rates_heading(measure), caption, by_group, texts, narrow=True, head=head)
+        yield replace(sheet, narrow_titles=rates.narrow(by_group.titles))
+        columns = gaps_of(parity, measure)
+        caption, legend = sentences.parity_caption(comparison, treated), sentences.parity_legend(comparison, treated)
+        grid = lay_out(parity["methods"], columns, leaders=parity["leaders"])
+        sheet = Sheet(treated.gaps, treated.gaps_heading, caption, grid, legend, narrow=True)
+        yield _compared(sheet, parity, columns)
         yield from site_sheets(treated, comparison)
 
 
@@ -173,17 +133,15 @@ def _own_measure_sheets(comparison: content.Document) -> Iterator[Sheet]:
     """The measures of the user's own, a table each."""
     for k, (name, measure) in enumerate(comparison["own_measures"].items(), start=1):
         columns = _had(measure["methods"], OWN)
-        worst = (
-            f"worst: that of the worst group, {measure['better']} is better"
-            if measure["better"]
-            else "neither way is better"
-        )
+        worst = "neither way is better"
+        if measure["better"]:
+            worst = f"worst: that of the worst group, {measure['better']} is better"
         text = (
             f"{name} of the global model, in its own unit, the mean over the last rounds that have it, {comparison['averaged']} at most. AVG "
             f"and STD: mean and standard deviation (ddof 1) over the groups; {worst}. Differences are not tested."
         )
         explanations = [*sentences.worst_named(measure["methods"]), *sentences.plus_minus_of(comparison)]
-        notes = [f"Not defined for {where}: {why}." for where, why in [*measure["undefined"].items()][:1]]
+        notes = [f"Not defined for {where}: {reason}." for where, reason in [*measure["undefined"].items()][:1]]
         sheet = _block(f"measure-{k}", f"Measure {name}", lay_out(measure["methods"], columns), text, *explanations)
         yield replace(sheet, notes=notes)
 
@@ -194,16 +152,12 @@ def _validation_sheet(comparison: content.Document) -> Iterator[Sheet]:
         return
     several, measure = len(_groups(comparison["methods"])) > 1, measure_of(comparison)
     columns = [
-        Statistic(key, title=title, digits=digits)
-        for key, title, digits in (
-            ("round", "round", 0),
-            (measure.name, "validation", measure.digits),
-            ("worst", "its worst", measure.digits),
-            ("loss", "its loss", 4),
-            ("test", "test AVG", measure.digits),
-            ("test_worst", "test worst", measure.digits),
-        )
-        if several or key != "test_worst"
+        Statistic("round", digits=0),
+        Statistic(measure.name, title="validation", digits=measure.digits),
+        Statistic("worst", title="its worst", digits=measure.digits),
+        Statistic("loss", title="its loss", digits=4),
+        Statistic("test", title="test AVG", digits=measure.digits),
+        *[Statistic("test_worst", title="test worst", digits=measure.digits)] * several,
     ]
     text = (
         f"The model of {comparison['exported']}{_exported(comparison)}: {measure.noun}{measure.words} and loss{measure.loss} on the samples that "
@@ -211,7 +165,7 @@ def _validation_sheet(comparison: content.Document) -> Iterator[Sheet]:
         f"worst: the clients of the worst group, or the worst 10{PERCENT} of the clients where they belong to no groups. "
         f"Beside it the {measure.noun} of the global model on the test sets."
     )
-    named = sentences.worst_named(table["methods"], what="The worst group of clients")
+    named = sentences.worst_named(table["methods"], name="The worst group of clients")
     named += sentences.worst_named(table["methods"], "test_worst_groups", "The worst test set")
     explanations = [*named, *sentences.plus_minus_of(comparison), *_marked(table["methods"])]
     yield _block("validation", "Validation", lay_out(table["methods"], columns), text, *explanations)
@@ -237,20 +191,17 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     which = _exported(comparison)
     model = "The exported model" if which else f"The model of {comparison['exported']}"
     heading = model if exported else "Mean over the last rounds"
-    text = (
-        f"The model of {comparison['exported']}{which}; the other tables show the mean over several rounds."
-        if exported
-        else f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
-        f"{comparison['exported']}{which}."
-    )
+    text = f"The model of {comparison['exported']}{which}; the other tables show the mean over several rounds."
+    if not exported:
+        text = f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
+        text += f"{comparison['exported']}{which}."
     texts = [*sentences.worst_named(other["methods"]), *sentences.plus_minus_of(comparison), *_marked(other["methods"])]
-    text = " ".join([text, *texts])
     over, groups = _columns_of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
-    columns = over + parity
-    measure = measure_of(comparison)
+    columns, measure = over + parity, measure_of(comparison)
     grid = lay_out(other["methods"], columns, groups, digits=measure.digits)
-    totals = len(columns) if groups else 0
-    return Sheet("other-rounds", heading, f"{heading}: {measure.noun}{measure.words}.", grid, [text], totals=totals)
+    sheet = _block("other-rounds", heading, grid, text, *texts)
+    caption = f"{heading}: {measure.noun}{measure.words}."
+    return replace(sheet, caption=caption, totals=len(columns) if groups else 0)
 
 
 def _columns_of_one_group(
@@ -268,12 +219,11 @@ def over_groups(compared: Comparison) -> list[Sheet]:
     if max(len(history.groups) for history in compared.histories) < 2:
         return []
     measure = compared.measure
-    methods = [
-        _indices(
-            label, seeds, seeds, [last_rounds(run.groups[measure.name][1], compared.last) for run in seeds.values()]
-        )
-        for label, seeds in compared.runs.items()
-    ]
+    methods = []
+    for label, seeds in compared.runs.items():
+        values = (last_rounds(run.groups[measure.name][1], compared.last) for run in seeds.values())
+        indices = [spread(of_seed, measure) for of_seed in values if of_seed.size]
+        methods.append(_indices(label, seeds, [{key: or_none(x) for key, x in row.items()} for row in indices]))
     # The STD over groups has ddof 1 and is in the table of the measure.
     _, distance, evenness = blocks_over_clients(measure)
     columns = [*(column for column in distance if column.key != "std"), *evenness]
@@ -281,10 +231,8 @@ def over_groups(compared: Comparison) -> list[Sheet]:
         f"{measure.title} of the global model, every group counting the same whatever its size.{_units(measure)}"
         f"{', the' if measure.unit else ' The'} angle in degrees, entropy and KL in nats."
     )
-    grid = lay_out(methods, columns)
-    return _filled(
-        _block("groups", "Evenness over the groups", grid, text, *sentences.plus_minus_of(compared.document))
-    )
+    over = sentences.plus_minus_of(compared.document)
+    return _filled(_block("groups", "Evenness over the groups", lay_out(methods, columns), text, *over))
 
 
 def _units(measure: Measure) -> str:
@@ -294,38 +242,29 @@ def _units(measure: Measure) -> str:
 
 def over_clients(compared: Comparison) -> list[Sheet]:
     """Every index of spread over the clients, each with the model it predicts with; empty if none was evaluated."""
-    methods = [
-        _indices(
-            label,
-            seeds,
-            # the failure is that of the global model
-            {seed: run for seed, run in seeds.items() if not run.history.meta.get("personal")},
-            [run.shown.over_clients(compared.last) for run in seeds.values()],
-        )
-        for label, seeds in compared.runs.items()
-        if any(run.clients[1].size for run in seeds.values())
-    ]
+    methods = []
+    for label, seeds in compared.runs.items():
+        indices = [clients for run in seeds.values() if (clients := run.summary["clients"])]
+        if any(run.clients[1].size for run in seeds.values()):
+            methods.append(_indices(label, seeds, indices, personal=True))
     if not methods:
         return []
     over_all = sentences.left_out(compared) + "".join(f" {text}" for text in sentences.plus_minus_of(compared.document))
     measure = compared.measure
     level, distance, evenness = blocks_over_clients(measure)
-    return _filled(
-        _block(
-            "clients-level",
-            "Level and distance over the clients",
-            lay_out(methods, [*level, *distance]),
-            f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}."
-            f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}",
-        ),
-        _block(
-            "clients-evenness",
-            "Evenness over the clients",
-            lay_out(methods, evenness),
-            f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
-            f"entropy and KL in nats.{over_all}",
-        ),
+    of_level = (
+        f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}."
+        f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}"
     )
+    of_evenness = (
+        f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
+        f"entropy and KL in nats.{over_all}"
+    )
+    tables = (
+        ("clients-level", "Level and distance over the clients", [*level, *distance], of_level),
+        ("clients-evenness", "Evenness over the clients", evenness, of_evenness),
+    )
+    return _filled(*(_block(name, heading, lay_out(methods, shown), text) for name, heading, shown, text in tables))
 
 
 def _filled(*tables: Sheet) -> list[Sheet]:
@@ -344,31 +283,21 @@ def every_client(compared: Comparison) -> Sheet | None:
         of_seeds = measure.scale * np.array([last_rounds(run.clients[1], compared.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
-    least = first.least_group
-    sized = [run for seeds in runs.values() for run in seeds if run.history.client_sizes is not None]
-    tested = [each for run in sized if (each := run.history.client_sizes) is not None]
-    rows = []
+    least, rows = first.least_group, []
+    sized = [
+        (n, run.history) for seeds in runs.values() for run in seeds if (n := run.history.client_sizes) is not None
+    ]
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
-        called = f"{name} ({group})" if group and group not in name else name
-        samples = [int(each[m]) for each in tested]
+        samples = [int(n[m]) for n, _ in sized]
         small = any(n and not enough(n, least) for n in samples)
-        told = all(run.history.shown_client_sizes[m] is not None for run in sized)
-        n = [Cell(_test_samples(samples, least) if small or told else UNDEFINED)] if tested else []
-        rows.append(
-            (
-                called,
-                (
-                    *n,
-                    *(
-                        Cell(f"n < {least}") if small and first.at_sites else _cell(column[m], measure.digits)
-                        for column in columns
-                    ),
-                ),
-            )
-        )
+        printed = small or all(history.shown_client_sizes[m] is not None for _, history in sized)
+        cells = [Cell(_test_samples(samples, least) if printed else UNDEFINED)] if sized else []
+        few = small and first.at_sites
+        cells += [Cell(f"n < {least}") if few else _cell(column[m], measure.digits) for column in columns]
+        rows.append((f"{name} ({group})" if group and group not in name else name, (*cells,)))
     text = f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(compared.histories)}."
     explanations = [*sentences.other_clients(compared.histories), *sentences.plus_minus_of(compared.document)]
-    titles = (*["n"] * bool(tested), *runs)
+    titles = (*["n"] * bool(sized), *runs)
     return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, *explanations, head="Client")
 
 
@@ -381,20 +310,16 @@ def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
             continue
         values, several, few = [*methods[0]["groups"]], len(methods) > 1, f"< {treated.parity['least']}"
         titles = [f"n {value}" for value in values]
-        titles += [f"{m['method']}, {what}" if several else what for m in methods for what in (*values, "gap")]
-        clients = zip(*(method["clients"] for method in methods), strict=True)
-        rows = [
-            (name, (*_cells_of(client, values, few, measure.digits),))
-            for name, client in zip(names, clients, strict=True)
-        ]
+        titles += [f"{m['method']}, {part}" if several else part for m in methods for part in (*values, "gap")]
+        clients = zip(names, *(method["clients"] for method in methods), strict=True)
+        rows = [(name, (*_cells_of(client, values, few, measure.digits),)) for name, *client in clients]
         text = (
             f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(comparison.histories)}, by {treated.attribute}; "
             f"gap: the largest less the smallest. n: {treated.parity['counted']}; n {few}: no number is shown."
         )
         grid, texts = Grid((*titles,), (*rows,)), sentences.plus_minus_of(comparison.document)
-        yield _block(
-            f"{treated.rates}-clients", f"Every client by {treated.attribute}", grid, text, *texts, head="Client"
-        )
+        heading = f"Every client by {treated.attribute}"
+        yield _block(f"{treated.rates}-clients", heading, grid, text, *texts, head="Client")
 
 
 def _cells_of(client: Sequence[Mapping[str, Any]], values: Sequence[str], few: str, digits: int) -> Iterator[Cell]:
@@ -417,7 +342,8 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
         return
     numbers = measure != ACCURACY
     gaps = {column.key: column.title for column in two_stated(gaps_of(parity, measure))}
-    shown = ERRORS if numbers else {**RATES, "of_class": f"of {parity['positive']},"}
+    shown = ERRORS if numbers else RATES
+    titles = {**rates.TITLES, **rates.OF_NUMBERS, "n": "n", "of_class": f"of {parity['positive']},"}
     values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW_VALUES else []
     digits = measure.digits if measure.of_target else 1
 
@@ -428,28 +354,27 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
             yield from (_cell(inside[key], digits) if inside else Cell(UNDEFINED) for key in gaps)
         groups = methods[0]["sites"][site]["groups"] if values else {}
         for key, about in pairwise((*shown, "")):
-            for value in values:
-                numbers = groups.get(value)
-                if numbers is None or key not in COUNTED:
-                    yield Cell(UNDEFINED) if numbers is None else _cell(numbers[key], digits)
-                else:  # how many people the next is about
-                    yield rates.count(numbers[key], numbers[about], parity["least"])
+            for of_value in map(groups.get, values):
+                if of_value is None:
+                    yield Cell(UNDEFINED)
+                elif key in COUNTED:  # how many people the next is about
+                    yield rates.count(of_value[key], of_value[about], parity["least"])
+                else:
+                    yield _cell(of_value[key], digits)
 
     rows = tuple((site, tuple(cells(site))) for site in sites)
     several = len(methods) > 1
     head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
-    head += [f"{what} {value}" for what in shown.values() for value in values]
-    what = (
-        f"{measure.words}. Gaps are of the mean absolute error, and of the mean error, predicted less true"
-        if numbers
-        else ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
+    head += [f"{titles[key]} {value}" for key in shown for value in values]
+    meaning = (
+        ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
     )
-    text = f"How the people of every site are treated by {treated.attribute}{what}. –: a gap without two groups of {ESTIMABLE} people or more, "
+    if numbers:
+        meaning = f"{measure.words}. Gaps are of the mean absolute error, and of the mean error, predicted less true"
+    text = f"How the people of every site are treated by {treated.attribute}{meaning}. –: a gap without two groups of {ESTIMABLE} people or more, "
     text += f"or a number of fewer than {treated.parity['least']}."
-    name, heading = f"{treated.rates}-sites", f"Inside every site by {treated.attribute}"
-    yield Sheet(
-        name, heading, f"{heading}.", Grid((*head,), rows), [text, *sentences.plus_minus_of(comparison)], head="Site"
-    )
+    heading, over = f"Inside every site by {treated.attribute}", sentences.plus_minus_of(comparison)
+    yield Sheet(f"{treated.rates}-sites", heading, f"{heading}.", Grid((*head,), rows), [text, *over], head="Site")
 
 
 def _value_cell(inside: Any, few: str, digits: int) -> Cell:
@@ -475,18 +400,18 @@ def communication(compared: Comparison) -> Sheet | None:
         return None
     first = next(iter(runs))
 
-    def sent(run: History) -> list[int]:
-        """Bytes of every round, all clients and both ways."""
-        return [sum(r["bytes"]["down"]) + sum(r["bytes"]["up"]) for r in run.records if r.get("bytes")]
-
-    totals = {label: float(np.mean([sum(sent(run)) for run in seeds])) for label, seeds in runs.items()}
+    # bytes of every round, all clients and both ways
+    sent = {
+        label: [[sum(r["bytes"]["down"] + r["bytes"]["up"]) for r in run.records if r.get("bytes")] for run in seeds]
+        for label, seeds in runs.items()
+    }
+    totals = {label: float(np.mean([*map(sum, rounds)])) for label, rounds in sent.items()}
     rows = []
     for label, seeds in runs.items():
         down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
-        per_round = float(np.mean([sum(sent(run)) / len(sent(run)) for run in seeds]))
+        per_round = float(np.mean([sum(rounds) / len(rounds) for rounds in sent[label]]))
         times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
-        cells = [Cell(size(x)) for x in (down, up, per_round, totals[label])]
-        rows.append((label, (*cells, Cell(times))))
+        rows.append((label, tuple(map(Cell, (*map(size, (down, up, per_round, totals[label])), times)))))
     full = full_model(runs[first][0].records)
     whole = f" The whole model takes {size(full.value)}." if full.defined else ""
     text = (
@@ -505,12 +430,8 @@ def time(compared: Comparison) -> Sheet | None:
         runs = [[r["seconds"] for r in run.history.records if "seconds" in r] for run in seeds.values()]
         if all(runs):
             totals, rounds = [sum(seconds) for seconds in runs], [len(seconds) for seconds in runs]
-            cells = (
-                f"{np.mean(rounds):.0f}",
-                brief(float(np.mean(totals))),
-                brief(float(np.sum(totals) / np.sum(rounds))),
-            )
-            rows.append((label, tuple(map(Cell, cells))))
+            means = float(np.mean(totals)), float(np.sum(totals) / np.sum(rounds))
+            rows.append((label, tuple(map(Cell, (f"{np.mean(rounds):.0f}", *map(brief, means))))))
     text = (
         "Wall time of training and testing, mean over the seeds, on the machine that made the runs. Runs that shared it with others took longer: "
         "compare methods only where they ran alike."
@@ -567,24 +488,7 @@ def every_site(comparison: Comparison) -> Sheet | None:
 
 def paired_tests(comparison: content.Document) -> list[Sheet]:
     """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    measure = measure_of(comparison)
-    tables_of: list[tuple[str, str, Sequence[content.Row], Sequence[Statistic]]] = [
-        (of_measure["measure"].replace("_", "-"), of_measure["title"], of_measure["methods"], columns_of(of_measure))
-        for of_measure in tables(comparison)
-    ]
-    if together := comparison["collaboration"]:
-        tables_of.append(("collaboration", "Collaborative fairness", together["methods"], collaboration()))
-    if over := comparison["spread"]:
-        tables_of.append(("spread", "Spread over the clients", over["methods"], spread_of(measure)))
-    tables_of += [
-        (x.gaps, x.gaps_heading, x.parity["methods"], gaps_of(x.parity, measure)) for x in content.treated(comparison)
-    ]
-    first = comparison["methods"][0]["method"]
-    shown = (
-        _paired_tests(f"tests-{name}", heading, methods, columns, first)
-        for name, heading, methods, columns in tables_of
-    )
-    return [sheet for sheet in shown if sheet.grid.rows]
+    return [tests for sheet in sheets(comparison) if (tests := sheet.tests) and tests.grid.rows]
 
 
 def _had(methods: Sequence[content.Row], columns: Sequence[Statistic]) -> list[Statistic]:
@@ -634,29 +538,25 @@ def _group(method: content.Row, group: str, digits: int) -> Cell:
     values = content.number_of(cast(content.Row, method["groups"]), group)
     if values["mean"] is None:
         untested = cast(Sequence[content.Untested], method.get("untested", ()))
-        last = np.array(
-            [content.last_of(test) for test in untested if test["group"] == group], dtype=np.float64
-        )  # None is NaN
+        last = np.array([content.last_of(test) for test in untested if test["group"] == group], float)  # None is NaN
         return Cell(f"({number(float(last.mean()), digits)})" if len(last) and np.isfinite(last).all() else UNDEFINED)
     return Cell(number(values["mean"], digits), _half(values, interval_of(method, group), digits))
 
 
-def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int = 2) -> str:
+def _half(values: content.OverSeeds, ends: Sequence[float] | None, digits: int) -> str:
     """Half of the 95 % interval: over seeds, with one seed over the test samples; nothing where neither is known."""
     half = values["ci95"] if values["ci95"] is not None else (ends[1] - ends[0]) / 2 if ends else None
     return "" if half is None else number(half, digits)
 
 
 def _statistic(method: content.Row, column: Statistic, leader: content.Leader | None) -> Cell:
+    """The number of a column; of bounds that every client is within, that they are."""
     values, digits = content.number_of(method, column.key), column.digits
-    mean, test = number(values["mean"], digits), content.test_of(method, column.key)
-    return Cell(
-        mean,
-        "" if mean == UNDEFINED else _half(values, content.ends_of(method, column.key), digits),
-        difference(test, digits) if test else "",
-        leader is not None and method["method"] == leader["best"],
-        interval((test["low"], test["high"]), digits, sign=True) if test else "",
-    )
+    mean = number(values["mean"], digits)
+    half = "" if mean == UNDEFINED else _half(values, content.ends_of(method, column.key), digits)
+    if column.key == "bcf" and method.get("satisfied"):
+        mean, half = "yes", ""
+    return Cell(mean, half, leader is not None and method["method"] == leader["best"])
 
 
 def _cell(values: content.OverSeeds, digits: int) -> Cell:
@@ -665,19 +565,15 @@ def _cell(values: content.OverSeeds, digits: int) -> Cell:
 
 def _measure_sheet(table: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
-    methods = table["methods"]
+    methods, name = table["methods"], table["measure"].replace("_", "-")
     columns, groups = _columns_of_one_group(columns_of(table), methods)
-    return _sheet(
-        table,
-        columns,
-        name=table["measure"].replace("_", "-"),
-        heading=f"{table['title']} on every group",
-        caption=sentences.caption(table),
-        grid=_with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits)),
-        explanations=sentences.legend(table),
-        notes=[*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]],
-        totals=len(columns) if groups else 0,
-    )
+    grid = _with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits))
+    notes = [*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]]
+    caption, legend = sentences.caption(table), sentences.legend(table)
+    heading, totals = f"{table['title']} on every group", len(columns) if groups else 0
+    sheet = Sheet(name, heading, caption, grid, legend, notes, totals=totals)
+    tests = _paired_tests(name, table["title"], methods, columns_of(table))
+    return replace(_compared(sheet, table, columns), tests=tests)
 
 
 def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
@@ -693,24 +589,22 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _sheet(table: content.Table, columns: Sequence[Statistic], *, grid: Grid | None = None, **fields: Any) -> Sheet:
-    """A table, by default of its columns alone, and its differences to the first method."""
+def _compared(sheet: Sheet, table: content.Table, columns: Sequence[Statistic]) -> Sheet:
+    """A table with its differences to the first method, and what they are."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
-    grid = grid or lay_out(methods, columns, leaders=table["leaders"])
     for method in methods:
-        tests = [(c, test) for c in columns if (test := content.test_of(method, c.key))]
-        if texts := [f"{c.title} {text}" for c, test in tests if (text := difference(test, c.digits))]:
+        shown = ((c, content.test_of(method, c.key)) for c in columns)
+        if texts := [f"{c.title} {text}" for c, test in shown if test and (text := difference(test, c.digits))]:
             lines.append(f"{_named(method)}: {'; '.join(texts)}.")
-    tested = (
-        f", paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
-        + " (by Holm: corrected for the number of differences, which the interval is not)"
-        * any(map(corrected, content.tests_of(methods, columns)))
-        if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"])))
-        else f", with the 95{PERCENT} interval over the test samples of this one seed"
-    )
-    about = f"Differences are to {methods[0]['method']}{tested}."
+    tested = f"with the 95{PERCENT} interval over the test samples of this one seed"
+    if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"]))):
+        holm = " (by Holm: corrected for the number of differences, which the interval is not)"
+        tested = f"paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
+        tested += holm * any(map(corrected, content.tests_of(methods, columns)))
+    about = f"Differences are to {methods[0]['method']}, {tested}."
     narrow = {column.title: column.narrow for column in columns if column.narrow}
-    return Sheet(grid=grid, test=[about] if lines else [], differences=lines, narrow_titles=narrow, **fields)
+    tests = _paired_tests(sheet.name, sheet.heading, methods, columns)
+    return replace(sheet, test=[about] if lines else [], differences=lines, narrow_titles=narrow, tests=tests)
 
 
 def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:
@@ -718,20 +612,15 @@ def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method
 
 
 def _indices(
-    label: str, runs: Mapping[int, Run], judged: Mapping[int, Run], seeds: Sequence[np.typing.NDArray[np.float64]]
+    label: str, seeds: Mapping[int, Run], indices: Sequence[content.Numbers], *, personal: bool = False
 ) -> content.Row:
-    """Every index over one vector of values per seed; ``judged`` are the runs whose failure counts."""
-    history = next(iter(runs.values())).history
-    indices = [spread(values, history.main) for values in seeds if values.size]
-    return {"method": label, "failed": any(run.failure for run in judged.values()), "bound": history.sharing} | {
-        column.key: over_seeds([index[column.key].value if index[column.key].defined else None for index in indices])
-        for column in INDICES
-    }
+    """Every index over the seeds; where clients have ``personal`` models, the failure of the global one is none of theirs."""
+    failed = any(run.failure for run in seeds.values() if not (personal and run.history.meta.get("personal")))
+    row = {"method": label, "failed": failed, "bound": next(iter(seeds.values())).history.sharing}
+    return row | {column.key: over_seeds([numbers[column.key] for numbers in indices]) for column in INDICES}
 
 
-def _paired_tests(
-    name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Statistic], first: str
-) -> Sheet:
+def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], columns: Sequence[Statistic]) -> Sheet:
     """Differences to the first method: of every method the mean, the 95 % interval, and of several seeds the p-values."""
     columns = [column for column in columns if any(content.test_of(method, column.key) for method in methods)]
     tests = content.tests_of(methods, columns)
@@ -740,14 +629,12 @@ def _paired_tests(
         cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
         if any(cell.ends for cell in cells):
             rows.append((str(method["method"]), cells))
-    caption = f"{heading}: differences to {first}{', paired by seed' * paired}."
-    explanation = (
-        f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."
-        if paired
-        else f"With the 95{PERCENT} interval over the test samples of one seed."
-    )
+    caption = f"{heading}: differences to {methods[0]['method']}{', paired by seed' * paired}."
+    explanation = f"With the 95{PERCENT} interval over the test samples of one seed."
+    if paired:
+        explanation = f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."
     grid = Grid(tuple(column.title for column in columns), tuple(rows))
-    return Sheet(name, heading, caption, grid, [explanation], corrected=by_holm)
+    return Sheet(f"tests-{name}", heading, caption, grid, [explanation], corrected=by_holm)
 
 
 def _paired_test(test: content.Difference | None, digits: int) -> Cell:
@@ -757,7 +644,6 @@ def _paired_test(test: content.Difference | None, digits: int) -> Cell:
     shown = number(mean, digits, sign=True)
     if test["low"] is None or test["high"] is None:
         return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
-    ends = interval((test["low"], test["high"]), digits, sign=True)
     p = "" if test["p"] is None else f", p {p_value(test['p'])}"
     by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
-    return Cell(shown, ends=f"{ends}{p}{by_holm}")
+    return Cell(shown, ends=f"{ends_of_test(test, digits)}{p}{by_holm}")

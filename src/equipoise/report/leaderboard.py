@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.statistics import Probabilities, critical_difference, friedman, mean_ranks, signed_rank
 from equipoise.records.meta import Content
-from equipoise.report import page as pages
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, brief, number, p_value, same_in_every_seed
 from equipoise.report.layout import Sheet
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, settings_of
-from equipoise.report.page import ROWS, Block, Bullets, Link, Page, Section, Table, Text
-from equipoise.report.rendering import latex_sheet
-from equipoise.system.files import write_atomically
+from equipoise.report.page import ROWS, SHOWN, Block, Bullets, Link, Page, Section, Table, Text
 from equipoise.system.grouping import grouped
-from equipoise.system.text import csv_text, plural
+from equipoise.system.text import plural
 
 REGION: Final = 1.0  # points: smaller differences do not matter in practice
 SURE: Final = 0.95  # the probability above which a method is called better
@@ -32,7 +29,13 @@ LEVEL: Final = 0.05  # of p-values by Holm
 MISSING, FAILED, SKIPPED = "not run", "failed", "left out"
 TESTED: Final = ("difference", "low", "high", "p", "holm")
 CHOICE: Final = "choice"  # the name of the rows of choices
-COSTS: Final = ("seconds", "bytes", "tuning_seconds", "tuning_rounds")
+IN_ROUND, DRAWS = "that all clients receive and send in a round", "the settings, all draws"
+COSTS: Final = {  # by key: name, heading and unit of their table, and how it shows a number
+    "seconds": ("seconds", "Seconds", "of training of a run, mean over seeds", brief),
+    "bytes": ("traffic", "MB", IN_ROUND, lambda n: number(n / 1e6)),
+    "tuning_seconds": ("choosing", "Seconds of choosing", DRAWS, brief),
+    "tuning_rounds": ("rounds", "Rounds of choosing", DRAWS, "{:,}".format),
+}
 
 
 class Criterion(NamedTuple):
@@ -96,6 +99,11 @@ class Leaderboard:
         names = (scenario["name"] for scenario in self.document["scenarios"])
         return {name: self.document["cells"].get(name, {}).get(method) or {} for name in names}
 
+    @cached_property
+    def every(self) -> list[tuple[str, str, Content]]:
+        """Method, scenario and results of every cell."""
+        return [(method, *cell) for method in self.document["methods"] for cell in self.cells(method).items()]
+
     def scores(self, by: Criterion) -> NDArray[np.float64]:
         """Higher is better: minus infinity for a failed cell, NaN for a missing one; shape [scenarios, methods]."""
         columns = [[score(cell, by) for cell in self.cells(method).values()] for method in self.document["methods"]]
@@ -155,12 +163,8 @@ class Leaderboard:
 
     def absent(self, kind: str) -> dict[str, list[str]]:
         """By scenario, the methods without numbers, of which the kind is `MISSING`, `FAILED` or `SKIPPED`, and why."""
-        return grouped(
-            (scenario, f"{method} ({why})" if (why := reason(cell)) else method)
-            for method in self.document["methods"]
-            for scenario, cell in self.cells(method).items()
-            if absent(cell) == kind
-        )
+        cells = [(method, scenario, reason(cell)) for method, scenario, cell in self.every if absent(cell) == kind]
+        return grouped((scenario, f"{method} ({why})" if why else method) for method, scenario, why in cells)
 
     def better(self, by: Criterion) -> list[str]:
         """The methods that have run on all scenarios and are better than the reference with a probability above .95."""
@@ -170,15 +174,16 @@ class Leaderboard:
     @cached_property
     def headline(self) -> str:
         """Whether any method beats the tuned reference; if none does, that is the headline."""
-        every = [cell for method in self.document["methods"] for cell in self.cells(method).values()]
-        so_far = "" if all(every) else f"Not complete ({sum(map(bool, every))} of {len(every)} cells have run). "
+        ran = [bool(cell) for _, _, cell in self.every]
+        so_far = "" if all(ran) else f"Not complete ({sum(ran)} of {len(ran)} cells have run). "
         if not all(self.cells(self.reference).values()):
             return f"{so_far}Tuned {self.reference} has not run on every scenario, so nothing can be stated."
         if failed := [f"{name} ({absent(cell)})" for name, cell in self.cells(self.reference).items() if absent(cell)]:
             so_far += f"Tuned {self.reference} has no result on {listed(failed)}. "
         if len(failed) == len(self.document["scenarios"]):
             return f"{so_far}So nothing can be stated."
-        if not (won := self.won):
+        won = self.won
+        if not won:
             none = "no method beats it, neither by the mean nor by the worst group or client nor by the STD"
             return f"{so_far}If {self.reference} is tuned as well, over the scenarios {none}.{self._in_single()}"
         winners = [f"{method} by {listed(nouns)}{self._price(method)}" for method, nouns in won.items()]
@@ -198,15 +203,15 @@ class Leaderboard:
         """The headline in at most 25 words, of what has run."""
         cells, tuned = self.cells(self.reference).values(), f"tuned {self.reference}"
         if not all(cells) or all(map(absent, cells)):
-            what = "no result" if all(cells) else "not run on every scenario"
-            return f"T{tuned[1:]} has {what}, so nothing can be stated."
+            gap = "no result" if all(cells) else "not run on every scenario"
+            return f"T{tuned[1:]} has {gap}, so nothing can be stated."
         if not self.won:
             return f"Over the scenarios no method beats {tuned}, by mean, worst group or STD."
         method, nouns = next(iter(self.won.items()))
-        what = f"by {listed(nouns)}{self._price(method)}"
+        gains = f"by {listed(nouns)}{self._price(method)}"
         if len(self.won) == 1:
-            return f"Over the scenarios {method} beats {tuned} {what}."
-        return f"Over the scenarios {len(self.won)} methods beat {tuned}; {method} does {what}."
+            return f"Over the scenarios {method} beats {tuned} {gains}."
+        return f"Over the scenarios {len(self.won)} methods beat {tuned}; {method} does {gains}."
 
     def _in_single(self) -> str:
         """The scenarios on which methods beat the reference by the worst group or client, and which they are."""
@@ -239,18 +244,16 @@ class Leaderboard:
         yield f"Scenarios: {'; '.join(map(_described, scenarios))}."
         yield f"{chosen_by(given['by'], given['draws'], given['validation'], *rounds)} Reported with {plural(given['seeds'], 'other seed')}."
         yield SHARED
-        every = [cell for method in methods for cell in self.cells(method).values()]
-        yield cost_of_choice(*(sum(cell.get(key) or 0 for cell in every) for key in COSTS[2:]))
+        yield cost_of_choice(
+            *(sum(x.get(key) or 0 for *_, x in self.every) for key in ("tuning_seconds", "tuning_rounds"))
+        )
         yield from self.gaps
 
     @property
     def gaps(self) -> list[str]:
         """The cells without numbers, and why."""
-        return [
-            f"{kind.capitalize()} on {scenario}: {', '.join(names)}."
-            for kind in (MISSING, FAILED, SKIPPED)
-            for scenario, names in self.absent(kind).items()
-        ]
+        by_kind = {kind.capitalize(): self.absent(kind) for kind in (MISSING, FAILED, SKIPPED)}
+        return [f"{kind} on {s}: {', '.join(names)}." for kind, cells in by_kind.items() for s, names in cells.items()]
 
     def _compared(self) -> str:
         """How many scenarios the reference is not left out on."""
@@ -262,7 +265,8 @@ class Leaderboard:
 
     def sheets(self) -> list[Sheet]:
         """The standing over the scenarios; per scenario mean, worst, STD; seconds, bytes, cost of tuning."""
-        return [self._over_scenarios(), *map(self._criterion_sheet, CRITERIA), *self._cost_sheets()]
+        costs = (self._cost_sheet(key, *table) for key, table in COSTS.items())
+        return [self._over_scenarios(), *map(self._criterion_sheet, CRITERIA), *costs]
 
     def _over_scenarios(self) -> Sheet:
         titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in ("W/T/L", "B/E/W", "rank"))
@@ -281,7 +285,7 @@ class Leaderboard:
         return Sheet("overall", "Over the scenarios", caption, Grid(titles, tuple(rows)), texts)
 
     def _criterion_sheet(self, by: Criterion) -> Sheet:
-        def shown(method: str, scenario: str, cell: Content) -> Cell:
+        def show(method: str, scenario: str, cell: Content) -> Cell:
             outcome, ends = self.outcome(method, scenario, by), _difference(tested(cell, by))
             return Cell(number(cell[by.key]), ends=ends, best=outcome == 1, worse=outcome == -1)
 
@@ -289,10 +293,9 @@ class Leaderboard:
         below = f"Below each number: the difference to {self.reference}, its 95{PERCENT} interval over seeds, and its p-value by Holm."
         if self.document["budget"]["seeds"] == 1:
             below = f"Below each number: the difference to {self.reference} and its 95{PERCENT} interval over the test samples of the one seed."
-        title = by.noun.removeprefix("the ")
-        return self._table(
-            by.key, title[0].upper() + title[1:], f"{unit}{self._when()}", shown, (below, "In bold: a win.")
-        )
+        noun = by.noun.removeprefix("the ")
+        heading = noun[0].upper() + noun[1:]
+        return self._table(by.key, heading, f"{unit}{self._when()}", show, (below, "In bold: a win."))
 
     def _when(self) -> str:
         """The rounds that the numbers are of, once if all scenarios agree, after a comma or a full stop."""
@@ -301,77 +304,51 @@ class Leaderboard:
             return f", {next(iter(names))}"
         return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
 
-    def _cost_sheets(self) -> list[Sheet]:
-        def table(name: str, heading: str, about: str, key: str, shown: Callable[[float], str]) -> Sheet:
-            def cost(_method: str, _scenario: str, cell: Content) -> Cell:
-                return Cell(UNDEFINED if cell[key] is None else shown(cell[key]))
-
-            return self._table(name, heading, about, cost)
-
-        in_round, draws = "that all clients receive and send in a round", "the settings, all draws"
-        return [
-            table("seconds", "Seconds", "of training of a run, mean over seeds", "seconds", brief),
-            table("traffic", "MB", in_round, "bytes", lambda n: number(n / 1e6)),
-            table("choosing", "Seconds of choosing", draws, "tuning_seconds", brief),
-            table("rounds", "Rounds of choosing", draws, "tuning_rounds", "{:,}".format),
-        ]
+    def _cost_sheet(self, key: str, name: str, heading: str, about: str, show: Callable[[float], str]) -> Sheet:
+        return self._table(
+            name, heading, about, lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else show(cell[key]))
+        )
 
     def _table(
-        self, name: str, heading: str, about: str, shown: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
+        self, name: str, heading: str, about: str, show: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
     ) -> Sheet:
         """A table with a column per scenario; its numbers lead to the choices that they are of."""
         names, places, rows = (*self.cells(self.reference),), count(), []
         for m in self.order:
-            cells = [
-                Cell(absent(x), worse=absent(x) == FAILED) if absent(x) else shown(m, s, x)
-                for s, x in self.cells(m).items()
-            ]
+            cells = (_absent(x) if absent(x) else show(m, s, x) for s, x in self.cells(m).items())
             rows.append((self.row(m), tuple(cell._replace(link=f"#{CHOICE}-{next(places)}") for cell in cells)))
         return Sheet(name, heading, f"{heading} {about}.", Grid(names, tuple(rows)), texts)
 
-    def latex(self) -> str:
-        """The tables in LaTeX, for the package booktabs; those per scenario fit a page turned on its side."""
-        comments = (f"% {text}" for text in ("needs the package booktabs", self.headline, *self.notes))
-        return "\n".join([*comments, *map(latex_sheet, self.sheets())])
+    @property
+    def _printed(self) -> dict[str, str]:
+        """The names of methods in papers, of those that ran."""
+        return {method: printed for method, _, cell in self.every if (printed := cell.get("printed"))}
 
-    def csv(self) -> str:
+    def _numbers(self) -> list[list[object]]:
         """A line per scenario and method, with every number, setting and failure."""
         measured = [name for by in CRITERIA for name in (by.key, *(f"{by.key}_{part}" for part in TESTED))]
-        rows: list[list[object]] = [["scenario", "method", *measured, *COSTS, "settings", "failed"]]
-        for method in self.document["methods"]:
-            for scenario, cell in self.cells(method).items():
-                numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
-                texts = (chosen(cell), reason(cell) or absent(cell))
-                rows.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
-        return csv_text(rows)
+        lines: list[list[object]] = [["scenario", "method", *measured, *COSTS, "settings", "failed"]]
+        for method, scenario, cell in self.every:
+            numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
+            texts = (chosen(cell), reason(cell) or absent(cell))
+            lines.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
+        return lines
 
     @property
     def as_dict(self) -> Content:
         """Headline, notes, and of every method its standing by each criterion, as plain JSON types."""
-        standings = {
-            key: {
-                method: standing._asdict() | {"probabilities": (odds := standing.probabilities) and odds._asdict()}
-                for method, standing in of_criterion.items()
-            }
-            for key, of_criterion in self.standings.items()
-        }
+
+        def plain(standing: Standing) -> Content:
+            return standing._asdict() | {"probabilities": standing.probabilities and standing.probabilities._asdict()}
+
+        standings = {key: {m: plain(standing) for m, standing in by.items()} for key, by in self.standings.items()}
         rankings = {key: each._asdict() | {"p": each.p if each.p >= 0 else None} for key, each in self.rankings.items()}
         return {
-            "headline": self.headline,
-            "notes": self.notes,
-            "reference": self.reference,
-            "standings": standings,
-            "rankings": rankings,
-            "missing": self.absent(MISSING),
-            "failed": self.absent(FAILED),
-            "skipped": self.absent(SKIPPED),
-        }
+            "headline": self.headline, "notes": self.notes, "reference": self.reference, "standings": standings, "rankings": rankings,
+            "missing": self.absent(MISSING), "failed": self.absent(FAILED), "skipped": self.absent(SKIPPED),
+        }  # fmt: skip
 
-    def html(self) -> str:
-        """The page; it needs nothing else, and sorts and filters its tables."""
-        return pages.html(self.page)
-
-    @property
+    @cached_property
     def page(self) -> Page:
         """The headline and the best methods over the scenarios, then every table, choice and failure."""
         document, (overall, *sheets), seeds = self.document, self.sheets(), self.document["budget"]["seeds"]
@@ -386,9 +363,10 @@ class Leaderboard:
             document["title"], "Leaderboard", [plural(n, noun) for n, noun in counts], self.answer,
             notices=[f"Cells without a number: {gaps}; see every choice and failure below."] * bool(gaps),
             links=[Link("All numbers as CSV", "leaderboard.csv"), Link("All tables in LaTeX", "leaderboard.tex")],
-            sections=[Section("shown", "What the numbers show", shown), *map(_section, (overall, *sheets)), self._choices()],
+            sections=[Section(SHOWN, "What the numbers show", shown), *map(_section, (overall, *sheets)), self._choices()],
             terms={f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA},
             first=[best, Text(f"{overall.caption} {document['about']}", "caption")], folded=True,
+            sheets=(overall, *sheets), numbers=self._numbers(), names=self._printed,
         )  # fmt: skip
 
     def _choices(self) -> Section:
@@ -397,7 +375,7 @@ class Leaderboard:
         for method in self.order:
             for scenario, cell in self.cells(method).items():
                 draws, runs = cell.get("tuning") or "", reports[scenario] * (cell.get("seconds") is not None)
-                why = Cell(": ".join(filter(None, (absent(cell), reason(cell)))), worse=absent(cell) == FAILED)
+                why = _absent(cell, reason(cell))
                 links = (Cell("draws" * bool(draws), link=draws), Cell("curves" * bool(runs), link=runs))
                 rows.append((self.row(method), (Cell(scenario), Cell(chosen(cell) or UNDEFINED), why, *links)))
         grid = Grid(("scenario", "chosen", "no result", "all draws", "reported runs"), tuple(rows))
@@ -406,10 +384,9 @@ class Leaderboard:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, and next to it leaderboard.csv and leaderboard.tex, atomically; return the page's path."""
-        page = Path(path)
-        write_atomically(page.with_name("leaderboard.csv"), self.csv())
-        write_atomically(page.with_name("leaderboard.tex"), self.latex())
-        return write_atomically(page, self.html())
+        for name in ("leaderboard.csv", "leaderboard.tex"):
+            self.page.save(Path(path).with_name(name))
+        return self.page.save(path)
 
 
 def leaderboard(document: Content) -> Leaderboard:
@@ -418,7 +395,7 @@ def leaderboard(document: Content) -> Leaderboard:
     Parameters
     ----------
     document : title, about, reference, budget (draws, by, seeds, validation), scenarios (name, title, rounds, the rounds shown, report), methods, and
-        cells by scenario and method: None, or mean, worst and std in percent, costs, settings, failed, versus and tuning. A cell with
+        cells by scenario and method: None, or the printed name of the method, mean, worst and std in percent, costs, settings, failed, versus and tuning. A cell with
         `skipped`, the reason, is left out.
     """
     return Leaderboard(document)
@@ -447,6 +424,11 @@ def absent(cell: Content) -> str:
     return MISSING if not cell else SKIPPED if cell.get("skipped") else FAILED if cell["failed"] else ""
 
 
+def _absent(cell: Content, *more: str) -> Cell:
+    """Why a cell has no numbers, as tables have it."""
+    return Cell(": ".join(filter(None, (absent(cell), *more))), worse=absent(cell) == FAILED)
+
+
 def reason(cell: Content) -> str:
     """Why a cell failed or is left out; empty if it is neither."""
     return str(cell.get("skipped") or cell.get("failed") or "")
@@ -458,11 +440,8 @@ def chosen(cell: Content) -> str:
 
 
 def _described(scenario: Content) -> str:
-    words = (
-        scenario["title"] * (scenario["title"] != scenario["name"]),
-        plural(scenario["rounds"], "round") if scenario["rounds"] else MISSING,
-    )
-    return f"{scenario['name']} ({', '.join(filter(None, words))})"
+    title = f"{scenario['title']}, " * (scenario["title"] not in ("", scenario["name"]))
+    return f"{scenario['name']} ({title}{plural(scenario['rounds'], 'round') if scenario['rounds'] else MISSING})"
 
 
 def _difference(test: Mapping[str, Any]) -> str:

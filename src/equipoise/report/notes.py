@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from equipoise.metrics.measures import Measure
+from equipoise.privacy.suppression import enough
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
 from equipoise.records.meta import LEAK, OF_DATA, REPEATED, TOGETHER, Tuned
-from equipoise.report.document import Measured, Numbers, mean_of
+from equipoise.report.document import Measured, Numbers, means_of
 from equipoise.report.formatting import brief, number
 from equipoise.system.environment import code, kind, release
 from equipoise.system.grouping import grouped
@@ -52,18 +53,15 @@ def run_notes(runs: Runs) -> Iterator[str]:
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
-    yield from attacks(runs)
-    yield from never_tested(runs)
-    yield from unmeasured(runs)
-    yield from without_model(runs)
+    for part in (attacks, never_tested, unmeasured, without_model):
+        yield from part(runs)
     together = [run for run in histories if run.sharing.federated and len(run.groups) == 1 and not run.spreads]
     if together and (n := max(len(run.client_names) for run in together)) > 1:
         yield (
             f"All {n} clients are tested together, with one model on one test set: how they differ is not known. To know it, give each test samples "
             "of its own (client_tests in Python), or groups."
         )
-    groups = {frozenset(run.groups) for run in histories}
-    if len(groups) > 1:
+    if len({frozenset(run.groups) for run in histories}) > 1:
         yield "Not all runs were evaluated on the same groups; AVG, STD and worst are not comparable between them."
     yield from mixed_machines(histories)
     yield from releases(histories)
@@ -88,7 +86,7 @@ def _each(runs: Runs) -> Iterator[tuple[str, History]]:
 
 def bound_notes(runs: Runs, methods: Sequence[Measured], measure: Measure) -> Iterator[str]:
     """What rows are that are no method, and whether they bound the methods here."""
-    average = {m["method"]: avg for m in methods if (avg := mean_of(m, "avg")) is not None and not m["failed"]}
+    average = means_of([method for method in methods if not method["failed"]], "avg")
     racing = {m["method"]: average[m["method"]] for m in methods if not m["bound"] and m["method"] in average}
     for label, run in ((label, next(iter(seeds.values()))) for label, seeds in runs.items()):
         if not run.sharing.federated:
@@ -104,25 +102,24 @@ def _bound_note(
     crossed = average is not None and bool(rival) and highest(average, racing[rival]) != average
     own = {*run.client_groups} <= {*run.groups, *run.small_groups}  # a group is one of clients
     drawn = any(len(r.get("ids", ())) < len(run.client_names) for r in run.records)
-    what = "one model trained on all data in one place" if upper else "what each client reaches alone"
-    what += ", in the rounds in which it took part" * (drawn and not upper)
-    what += " (a group's number is the mean over its clients, each with its own model)" * (own and not upper)
+    model = "one model trained on all data in one place" if upper else "what each client reaches alone"
+    model += ", in the rounds in which it took part" * (drawn and not upper)
+    model += " (a group's number is the mean over its clients, each with its own model)" * (own and not upper)
     article = f"{'an' if upper else 'a'} {run.sharing} bound, " * ((upper or own) and not crossed)
-    yield f"{label} is {article}{what}: no method of federated learning, so in no verdict and no test."
+    yield f"{label} is {article}{model}: no method of federated learning, so in no verdict and no test."
     if not upper and not own:
+        where = " What clients reach on their own samples is in the table over clients."
         yield (
             f"A group's number of {label} is no lower bound: it is the mean over the models of all clients, each tested on the group's samples "
-            "of all clients."
-            + " What clients reach on their own samples is in the table over clients."
-            * bool(run.meta.get("client_tests"))
+            f"of all clients.{where * bool(run.meta.get('client_tests'))}"
         )
     elif crossed:
-        side, so = ("below" if upper else "above", f"it is no {run.sharing} bound")
+        side, consequence = ("below" if upper else "above", f"it is no {run.sharing} bound")
         if measure.better == "lower":
-            side, so = f"{'worse' if upper else 'better'} than", "it bounds nothing"
-        why = ": its learning rate and rounds are not chosen for it" * upper
+            side, consequence = f"{'worse' if upper else 'better'} than", "it bounds nothing"
+        reason = ": its learning rate and rounds are not chosen for it" * upper
         both = " and ".join(number(value, measure.digits) for value in (average, racing[rival]))
-        yield f"Here {label} is {side} {rival} (AVG {both}), so {so}{why}."
+        yield f"Here {label} is {side} {rival} (AVG {both}), so {consequence}{reason}."
 
 
 def never_tested(runs: Runs) -> Iterator[str]:
@@ -131,19 +128,20 @@ def never_tested(runs: Runs) -> Iterator[str]:
         columns = run.client_table()[1].T if run.at_sites else ()
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
         sizes = np.zeros(len(columns)) if run.client_sizes is None else run.client_sizes
+        few = (sizes > 0) & ~enough(sizes, run.least_group)
         without = grouped(
-            ("few" if 0 < sizes[m] < run.least_group else "trained" if m in trained else "away", run.client_names[m])
+            ("few" if few[m] else "trained" if m in trained else "away", run.client_names[m])
             for m, column in enumerate(columns)
             if not np.isfinite(column).any()
         )
-        for why, names in without.items():
-            have, were, them = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
+        for reason, names in without.items():
+            have, were, pronoun = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
             ends = {
                 "few": f"{have} too few test samples to show (n < {run.least_group}), so no {run.main.noun} here is that of such a site alone",
                 "trained": f"trained, but sent no score of a test: no {run.main.noun} here is that of such a site",
-                "away": f"{were} never tested, so no number here is about {them}",
+                "away": f"{were} never tested, so no number here is about {pronoun}",
             }
-            yield f"{label}, seed {run.seed}: {some(names)} {ends[why]}."
+            yield f"{label}, seed {run.seed}: {some(names)} {ends[reason]}."
 
 
 def unmeasured(runs: Runs) -> Iterator[str]:
@@ -158,10 +156,10 @@ def without_model(runs: Runs) -> Iterator[str]:
     """Real sites that were away at the end of their run."""
     for label, run in _each(runs):
         if names := list(run.meta.get("without_model") or ()):
-            are, them = ("they are", "them") if len(names) > 1 else ("it is", "it")
+            are, pronoun = ("they are", "them") if len(names) > 1 else ("it is", "it")
             yield (
                 f"{label}, seed {run.seed}: {some(names)} did not get the model at the end of the run. When {are} back, "
-                f"the command that began the run, given again, sends it to {them}."
+                f"the command that began the run, given again, sends it to {pronoun}."
             )
 
 
@@ -175,7 +173,7 @@ def size_notes(runs: Runs, last: int) -> Iterator[str]:
             shown = [record["round"] for record in evaluated[-last:]]
             if fewer := [t for t in shown if sizes.get(t, most) < most]:
                 missing = {most - sizes[t] for t in fewer}  # of few it would tell how many an absent site has
-                tells = min(missing) >= run.least_group
+                tells = enough(min(missing), run.least_group)
                 down, top = (f" (down to {most - max(missing)})", f" ({most})") if tells else ("", "")
                 yield (
                     f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples{down} than in others{top}."
@@ -184,14 +182,12 @@ def size_notes(runs: Runs, last: int) -> Iterator[str]:
 
 def attacks(runs: Runs) -> Iterator[str]:
     """Who attacks in the runs of which methods, and what is measured then."""
-    hostile = ((label, run, attack) for label, run in _each(runs) if (attack := run.meta.get("hostile")))
-    texts = grouped(
-        (
-            f"with seed {run.seed} these clients attack ({attack['attack']}): {some([run.client_names[m] for m in attack['clients']])}",
-            label,
-        )
-        for label, run, attack in hostile
-    )
+    texts: dict[str, list[str]] = {}
+    for label, run in _each(runs):
+        if attack := run.meta.get("hostile"):
+            clients = some([run.client_names[m] for m in attack["clients"]])
+            text = f"with seed {run.seed} these clients attack ({attack['attack']}): {clients}"
+            texts.setdefault(text, []).append(label)
     yield from (f"In runs of {listed(labels)} {what}." for what, labels in texts.items())
     if texts:
         yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
@@ -215,9 +211,9 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
         if (best := run.selected_round) is not None:
             end = f", which has the best validation {run.main.noun}."
             happened["exports the model of round", end].append((run.seed, best))
-    for (what, end), pairs in happened.items():
+    for (event, end), pairs in happened.items():
         which = f"{noun('seed', len(pairs))} {listed([str(seed) for seed, _ in pairs])}"
-        yield f"{label}, {which}, {what} {listed([str(n) for _, n in pairs])}{end}"
+        yield f"{label}, {which}, {event} {listed([str(n) for _, n in pairs])}{end}"
 
 
 def short_notes(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:
@@ -274,8 +270,8 @@ def faint(rewards: Mapping[str, Iterable[Numbers]]) -> str:
             least = min(narrow, key=lambda s: s["range"])
             samples = f"{least['range'] * least['tested'] / 100:.0f} of {least['tested']:,} test samples"
             texts.append(f"{label} {least['range']:.2f} of {least['noise']:.2f} points ({samples})")
-    what = "Rewards differ by less than two standard errors of a difference between accuracies, so their fairness may be noise"
-    return f"{what}: {'; '.join(texts)}." if texts else ""
+    finding = "Rewards differ by less than two standard errors of a difference between accuracies, so their fairness may be noise"
+    return f"{finding}: {'; '.join(texts)}." if texts else ""
 
 
 def measured_alone(rewards: Mapping[str, Iterable[Numbers]]) -> str:
@@ -285,44 +281,34 @@ def measured_alone(rewards: Mapping[str, Iterable[Numbers]]) -> str:
         return ""
     rounds, spreads = reached[0]["rounds"], [numbers["spread"] for numbers in reached if numbers["spread"] is not None]
     between = f", between which it has a standard deviation of {fmean(spreads):.2f} points" if spreads else ""
-    what = (
-        f"the mean over the last {rounds} rounds of training alone{between}"
-        if rounds > 1
-        else "the accuracy after the last round of training alone"
-    )
+    accuracy = "the accuracy after the last round of training alone"
+    if rounds > 1:
+        accuracy = f"the mean over the last {rounds} rounds of training alone{between}"
     error, span = (fmean(numbers[key] for numbers in reached) for key in ("noise", "range"))
-    return f"What a client reaches alone is {what}; its standard error over test samples is {error:.2f} points, and clients span {span:.2f}."
+    return f"What a client reaches alone is {accuracy}; its standard error over test samples is {error:.2f} points, and clients span {span:.2f}."
 
 
 def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
     """Warnings about the fairness of contribution and reward."""
     if without := [label for label in runs if label not in rewards]:
         yield f"The standalone accuracies of {listed(without)} are not known: no fairness of contribution and reward."
-    few = sorted(
-        {summary["clients"] for seeds in rewards.values() for summary in seeds.values()} & set(range(FEW_CLIENTS))
-    )
-    if few:
-        yield f"A correlation over {plural(few[0], 'client')} is unreliable (over two it is 100 or −100): measure fairness over {FEW_CLIENTS} clients or more."
-    each = {label: [*seeds.values()] for label, seeds in rewards.items()}
-    if equal := equal_rewards(each):
+    n = min((summary["clients"] for seeds in rewards.values() for summary in seeds.values()), default=FEW_CLIENTS)
+    if n < FEW_CLIENTS:
+        yield f"A correlation over {plural(n, 'client')} is unreliable (over two it is 100 or −100): measure fairness over {FEW_CLIENTS} clients or more."
+    summaries = {label: [*seeds.values()] for label, seeds in rewards.items()}
+    if equal := equal_rewards(summaries):
         hint = f" Add finetune, as in {equal[0]}+finetune, to compare the clients after local training."
-        yield alike(each) + hint * (not any("finetune" in label for label in rewards))
-    yield from filter(None, (faint(each), measured_alone(each)))
+        yield alike(summaries) + hint * (not any("finetune" in label for label in rewards))
+    yield from filter(None, (faint(summaries), measured_alone(summaries)))
     every = [run.contribution for _, run in _each(runs) if run.contribution is not None]
     if any(len(set(contribution.tolist())) < 2 for contribution in every):
         yield "All clients reach the same accuracy alone, so their contributions do not differ."
     if nothing := [label for label, seeds in rewards.items() if alone(seeds)]:
         yield f"Clients of {listed(nothing)} receive nothing: their reward is their contribution, so fairness means nothing here."
-    by = grouped(
-        ((run.meta.get("contribution") or {}).get("used"), label)
-        for label, run in _each(runs)
-        if run.seed in rewards.get(label, ())
-    )
-    yield from (
-        f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {what}."
-        for used, what in _CONTRIBUTIONS.items()
-        if used in by
-    )
+    rewarding = ((label, run) for label, run in _each(runs) if run.seed in rewards.get(label, ()))
+    by = grouped(((run.meta.get("contribution") or {}).get("used"), label) for label, run in rewarding)
+    for used in [used for used in _CONTRIBUTIONS if used in by]:
+        yield f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {_CONTRIBUTIONS[used]}."
     yield from _contributions_differ(rewards)
 
 
@@ -365,8 +351,10 @@ def parity_notes(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
     for group, classes in _without_rate(rates, several).items():
         which = class_names(map(name, sorted(classes)))
         k = len(set.union(*classes.values()))
-        so = ", so" if k == n else f" with {k} of {n} seeds, so"
-        yield Said(f"{group} has {fewer} of {which}{so} it has no {rate} there and is left out.", "without-rate")
+        with_seeds = ", so" if k == n else f" with {k} of {n} seeds, so"
+        yield Said(
+            f"{group} has {fewer} of {which}{with_seeds} it has no {rate} there and is left out.", "without-rate"
+        )
     if without := [label for label in runs if label not in rates]:
         yield f"{listed(without)} recorded no rates."
 
@@ -375,7 +363,7 @@ def _without_rate(rates: NumbersOfRuns, several: bool) -> dict[str, dict[int, se
     """By group and class the seeds with which it has no true positive rate; of several classes only those that another group has."""
     absent: dict[str, dict[int, set[int]]] = {}
     for seed, gaps in ((seed, gaps) for seeds in rates.values() for seed, gaps in seeds.items()):
-        without_rate = [(group, c) for group, what, c in gaps["undefined"] if what == "tpr"]
+        without_rate = [(group, c) for group, rate, c in gaps["undefined"] if rate == "tpr"]
         elsewhere = {c for c in gaps["classes"] if any((group, c) not in without_rate for group in gaps["groups"])}
         for group, c in without_rate:
             if c in elsewhere or not several:
@@ -389,10 +377,10 @@ def undefined_notes(measure: Measure, runs: Sequence[Sequence[str]]) -> Iterator
     if groups:
         n = sum(map(bool, runs))
         part = f" in {n} of {len(runs)} runs" * (n < len(runs))
-        each = "all its" if len(groups) == 1 else "within each, all"
-        why = f": {each} {measure.varying} are the same" if measure.varying else ""
+        whole = "all its" if len(groups) == 1 else "within each, all"
+        reason = f": {whole} {measure.varying} are the same" if measure.varying else ""
         yield (
-            f"{measure.noun[0].upper()}{measure.noun[1:]} is not defined for {listed(groups)}{part}{why}. AVG, STD and worst are over all "
+            f"{measure.noun[0].upper()}{measure.noun[1:]} is not defined for {listed(groups)}{part}{reason}. AVG, STD and worst are over all "
             "groups, so they are not defined either."
         )
 
@@ -405,13 +393,9 @@ def unrecorded_notes(measure: Measure, labels: Sequence[str]) -> Iterator[str]:
 
 def area_notes(histories: Sequence[History]) -> Iterator[str]:
     """The classes that an area under the ROC curve leaves out."""
-    missing = grouped(
-        (group, c)
-        for run in histories
-        for record in run.records
-        for group, result in record.get("groups", {}).items()
-        for c in result.get("missing") or ()
-    )
+    scores = (record.get("groups", {}) for run in histories for record in run.records)
+    results = (item for groups in scores for item in groups.items())
+    missing = grouped((group, c) for group, result in results for c in result.get("missing") or ())
     for group, classes in missing.items():
         which = class_names(map(str, sorted({*classes})))
         yield f"{group} has no test sample of {which}, which the AUC leaves out."
@@ -425,16 +409,14 @@ def settings_of(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> str
 
 def chosen_by(by: str, draws: int, validation: float, *rounds: int) -> str:
     """By what settings were chosen, on which data, and over which last ones of so many rounds, in two sentences."""
-    held = f"on {100 * validation:g} % of each client's training samples"
-    how = {
+    place = f"on {100 * validation:g} % of each client's training samples"
+    choice = {
         ORACLE: f"Chosen by test data, which makes every number here too good: {CRITERIA[by]}",
         COLLABORATION: f"Chosen by {CRITERIA[by]}",
-        LEAVE_OUT: f"Chosen by {CRITERIA[by]}, among draws with the best mean {held}",
-    }.get(by, f"Chosen by {CRITERIA[by]}, {held}")
+        LEAVE_OUT: f"Chosen by {CRITERIA[by]}, among draws with the best mean {place}",
+    }.get(by, f"Chosen by {CRITERIA[by]}, {place}")
     last = " or ".join(str(n) for n in sorted({min(LAST, n) for n in rounds or (LAST,)}))
-    return (
-        f"{how}; {plural(draws, 'draw')} for each method. Scores are over the last {last} round{'s' * (last != '1')}."
-    )
+    return f"{choice}; {plural(draws, 'draw')} for each method. Scores are over the last {last} round{'s' * (last != '1')}."
 
 
 def cost_of_choice(seconds: float, rounds: int, runs: int | None = None) -> str:
@@ -475,19 +457,19 @@ def tuning_notes(histories: Sequence[History]) -> list[str]:
             every.append((history.label, history.tuned))
     if not every:
         return _without_tuning(histories)
-    ways = grouped(((each["by"], each["draws"], each["validation"], each["rounds"]), label) for label, each in every)
+    ways = grouped(((t["by"], t["draws"], t["validation"], t["rounds"]), label) for label, t in every)
     if len(ways) == 1:
-        said = [chosen_by(*next(iter(ways)))]
+        lines = [chosen_by(*next(iter(ways)))]
     else:
-        said = ["Methods were not tuned alike, so a difference between them may be one of tuning."]
-        said += [f"{listed([*dict.fromkeys(whose)])}: {chosen_by(*way)}" for way, whose in ways.items()]
+        lines = ["Methods were not tuned alike, so a difference between them may be one of tuning."]
+        lines += [f"{listed([*dict.fromkeys(whose)])}: {chosen_by(*way)}" for way, whose in ways.items()]
     costs = [sum(values) for values in zip(*((t["seconds"], t["trained"], t["runs"]) for _, t in every), strict=True)]
-    said.append(cost_of_choice(float(costs[0]), int(costs[1]), int(costs[2])))
-    values = [f"{label} ({settings_of(each['settings'], each.get('defaults', {}))})" for label, each in every]
-    said.append(f"Chosen: {'; '.join(values)}.")
-    said += [none_of_use(label, each["draws"]) for label, each in every if each.get("useless") == each["draws"]]
-    if changed := [f"{label} ({', '.join(each['changed'])})" for label, each in every if each.get("changed")]:
-        said.append(Said(f"Changed after the choice: {'; '.join(changed)}.", CHANGED))
+    lines.append(cost_of_choice(float(costs[0]), int(costs[1]), int(costs[2])))
+    values = [f"{label} ({settings_of(t['settings'], t.get('defaults', {}))})" for label, t in every]
+    lines.append(f"Chosen: {'; '.join(values)}.")
+    lines += [none_of_use(label, t["draws"]) for label, t in every if t.get("useless") == t["draws"]]
+    if changed := [f"{label} ({', '.join(t['changed'])})" for label, t in every if t.get("changed")]:
+        lines.append(Said(f"Changed after the choice: {'; '.join(changed)}.", CHANGED))
     if untuned := sorted({run.label for run in histories if not run.tuned}):
-        said.append(f"Not tuned: {', '.join(untuned)}.")
-    return said
+        lines.append(f"Not tuned: {', '.join(untuned)}.")
+    return lines

@@ -1,25 +1,38 @@
-"""A page: a title, the answer, and sections of texts, tables and pictures; its writers in HTML and Markdown."""
+"""A page: a title, the answer, and sections of texts, tables and pictures; its writers in HTML, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 from equipoise.report.formatting import Cell, Grid
-from equipoise.system.text import markdown as escaped, visible
+from equipoise.report.layout import Sheet
+from equipoise.system.files import write_atomically
+from equipoise.system.text import csv_text, markdown as escaped, visible
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from equipoise.records.history import History
     from equipoise.report.answer import Panel
 
 ENDS: Final = re.compile(r"(?<=[+,(=])")  # where a line of a name may end
 ROWS: Final = 6  # of the first figure and table; more are folded
+SHOWN: Final = "shown"  # the name of a section in words, which is above the tables in LaTeX
+SPECIAL: Final = str.maketrans(  # what LaTeX reads as something else
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+    | {"<": "$<$", ">": "$>$", "±": r"$\pm$", "≈": r"$\approx$", "×": r"$\times$", "†": r"$\dagger$"}
+    | {"−": "$-$", "–": "--", "\u00a0": "~", "₀": "$_0$", "²": "$^2$"}
+)
 
 
 class Text(NamedTuple):
@@ -110,6 +123,9 @@ class Page:
     terms : by title of a column the id of its explanation, and the explanation in a line.
     footer : by what it was made.
     narrow : for reading and printing rather than looking.
+    sheets : the tables for a paper or the terminal, if they are not those of the sections.
+    names : by method the name that papers print.
+    numbers : the lines of its CSV file, titles first, if these are not the cells of the tables.
     """
 
     title: str
@@ -127,6 +143,57 @@ class Page:
     terms: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     footer: str = ""
     narrow: bool = False
+    sheets: Sequence[Sheet] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    numbers: Sequence[Collection[object]] = ()
+
+    @property
+    def tables(self) -> Sequence[Sheet]:
+        """The tables for a paper or the terminal, each with the sentences of its section."""
+        return self.sheets or [
+            Sheet(x.name, x.title, f"{x.title}.", table.grid, bullets_of(x), prose=table.kind == "settings", head=table.head)
+            for section in self.sections for x in (section, *section.parts) for table in tables_of(x)
+        ]  # fmt: skip
+
+    def html(self) -> str:
+        """One HTML file that needs nothing else."""
+        return _template().render(page=self, rows=ROWS, style=_file("page.css"), script=_file("page.js"))
+
+    def markdown(self) -> str:
+        """The page in Markdown, without its figures."""
+        answer = [*map(Text, filter(None, (" · ".join(self.facts), self.headline))), *self.first, Bullets(self.notices)]
+        lines = [f"# {escaped(self.title)}", "", *in_markdown(answer)]
+        for section in self.sections:
+            lines += [f"## {escaped(section.title)}", "", *in_markdown(section.blocks)]
+            for part in section.parts:
+                lines += [f"### {escaped(part.title)}", "", *in_markdown(part.blocks)]
+        return "\n".join([*lines, self.footer, ""])
+
+    def latex(self) -> str:
+        """The tables in LaTeX for the package booktabs, below what they show in words; wide ones fit a page turned on its side."""
+        said = [text for section in self.sections if section.name == SHOWN for text in texts_of(section)]
+        comments = (f"% {text}" for text in ("needs the package booktabs", *said))
+        return "\n".join([*comments, *(latex_sheet(sheet, self.names) for sheet in self.tables)])
+
+    def csv(self) -> str:
+        """The numbers for a program: by default a line per cell of the tables."""
+        cells = [
+            (sheet.name, name, title, cell.mean, cell.half or cell.ends)
+            for sheet in self.tables
+            for name, row in sheet.grid.rows
+            for title, cell in zip(sheet.grid.titles, row, strict=True)
+        ]
+        return csv_text(self.numbers or [("table", "row", "column", "number", "interval"), *cells])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page, atomically; return its path, whose suffix .md, .tex or .csv chooses the form; else it is HTML."""
+        forms = {".md": self.markdown, ".tex": self.latex, ".csv": self.csv}
+        return write_atomically(Path(path), forms.get(Path(path).suffix, self.html)())
+
+
+def made_with(versions: Iterable[tuple[str, str]]) -> str:
+    """Packages and their versions in a line, for the foot of a page."""
+    return " · ".join(f"{package} {version}" for package, version in versions)
 
 
 def tables_of(section: Section) -> list[Table]:
@@ -139,14 +206,21 @@ def bullets_of(section: Section) -> list[str]:
     return [text for block in section.blocks if isinstance(block, Bullets) for text in block.texts]
 
 
-def texts(rows: Sequence[tuple[str, Sequence[str]]], titles: Sequence[str]) -> Grid:
+def texts_of(section: Section) -> list[str]:
+    """Its paragraphs and sentences."""
+    return [*(block.text for block in section.blocks if isinstance(block, Text)), *bullets_of(section)]
+
+
+def of_texts(
+    rows: Iterable[tuple[str, Iterable[str]]],
+    titles: Iterable[str],
+    head: str,
+    heading: str = "",
+    kind: str = "settings",
+) -> Table:
     """A table of texts."""
-    return Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
-
-
-def html(page: Page) -> str:
-    """The page as one HTML file that needs nothing else."""
-    return template("page.html.j2").render(page=page, rows=ROWS, style=_file("page.css"), script=_file("page.js"))
+    grid = Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
+    return Table(grid, heading, head, kind)
 
 
 @cache
@@ -155,14 +229,15 @@ def _file(name: str) -> str:
 
 
 @cache
-def template(name: str) -> Template:
-    """A page's template, compiled once: that takes longer than to fill it in."""
+def _template() -> Template:
+    """The template of all pages, compiled once: that takes longer than to fill it in."""
     from jinja2 import Environment, StrictUndefined
 
     return Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_without_signs
     ).from_string(
-        _file(name), globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address}
+        _file("page.html.j2"),
+        globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address},
     )
 
 
@@ -171,20 +246,9 @@ def _address(link: str) -> str:
     return link if link.startswith("#") else quote(link)
 
 
-def shown(value: object) -> object:
+def _without_signs(value: object) -> object:
     """What a page shows of a value: text without signs that steer; markup and all else as it is."""
     return visible(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
-
-
-def markdown(page: Page) -> str:
-    """The page in Markdown, without its figures."""
-    answer = [*map(Text, filter(None, (" · ".join(page.facts), page.headline))), *page.first, Bullets(page.notices)]
-    lines = [f"# {escaped(page.title)}", "", *in_markdown(answer)]
-    for section in page.sections:
-        lines += [f"## {escaped(section.title)}", "", *in_markdown(section.blocks)]
-        for part in section.parts:
-            lines += [f"### {escaped(part.title)}", "", *in_markdown(part.blocks)]
-    return "\n".join([*lines, page.footer, ""])
 
 
 def in_markdown(blocks: Sequence[Block]) -> list[str]:
@@ -209,3 +273,59 @@ def in_markdown(blocks: Sequence[Block]) -> list[str]:
             case Link(text, address):
                 lines += [f"[{escaped(text)}]({_address(address)})", ""]
     return lines
+
+
+def latex_sheet(sheet: Sheet, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """One table in LaTeX, for the package booktabs: a caption of one sentence, a label, and the notes below the table.
+
+    Methods are called as in ``names``, where these have them.
+    """
+    titles, rows = sheet.grid
+
+    def entry(cell: Cell) -> str:
+        mean = tex(cell.mean)
+        mean = rf"\textbf{{{mean}}}" if cell.best else mean
+        beside = rf"$\pm$\,{cell.half}" if cell.half else tex(cell.ends)
+        return rf"{mean}\,{{\scriptsize{beside}}}" if beside else mean
+
+    of_methods = sheet.head.startswith("Method")
+    body = [[tex(_printed(name, names) if of_methods else name), *map(entry, cells)] for name, cells in rows]
+    label = re.sub(r"[^\w.-]+", "-", sheet.name)
+    caption, _, more = sheet.caption.partition(". ")
+    said = [more, *sheet.sentences]
+    notes = " ".join(text for text in said if "--" not in text).strip()  # options are for who runs it
+    comments = [text for text in said if "--" in text]
+    head, form = [sheet.head, *(tex(names.get(title, title)) for title in titles)], "l" + "r" * len(titles)
+    if sheet.prose:  # which would leave the page
+        form = rf"p{{{0.9 / len(head):.2f}\textwidth}}" * len(head)
+    kind, size = ("table*", r"\scriptsize") if sheet.prose else ("table", r"\centering")
+    first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *body))
+    return "\n".join([
+        rf"\begin{{{kind}}}",
+        f"  {size}",
+        rf"  \caption{{{tex(caption.removesuffix('.'))}.}}",
+        rf"  \label{{tab:{label}}}",
+        rf"  \begin{{tabular}}{{{form}}}",
+        r"    \toprule", first, r"    \midrule", *others, r"    \bottomrule",
+        r"  \end{tabular}",
+        *[rf"  \par\smallskip\footnotesize {tex(notes)}"] * bool(notes),
+        rf"\end{{{kind}}}",
+        *("% " + " ".join(text.split()) for text in (*comments, *sheet.test, *sheet.differences)),
+        "",
+    ])  # fmt: skip
+
+
+def printed_names(histories: Iterable[History]) -> dict[str, str]:
+    """By label of a method the name that papers print; none of a label that the user gave, and of runs that do not record it."""
+    return {run.label: run.meta["printed"] for run in histories if run.meta.get("printed") and run.label == run.method}
+
+
+def _printed(row: str, names: Mapping[str, str]) -> str:
+    """The name of a row with that of its method as papers print it; what follows the method stays."""
+    method = max((name for name in names if re.match(rf"{re.escape(name)}(,? |$)", row)), key=len, default="")
+    return names.get(method, "") + row.removeprefix(method)
+
+
+def tex(text: str) -> str:
+    """Text for LaTeX, with what it reads as something else escaped."""
+    return visible(text).translate(SPECIAL)

@@ -165,28 +165,25 @@ def _away(run: History) -> list[str]:
 
 def headers(histories: Sequence[History]) -> list[tuple[str, list[str]]]:
     """The header lines of the runs, those of several runs once: which runs, and the lines."""
-    runs: dict[tuple[str, ...], list[str]] = {}
-    for run in histories:
+
+    def lines_of(run: History) -> tuple[str, ...]:
         about = "" if run.positive is None else run.positive.sentence  # which the report may have chosen
         written = run.meta.get("header") or ()
-        lines = (*(about if about and key_of(line) == POSITIVE_CLASS else line for line in written), *_away(run))
-        if lines:
-            runs.setdefault(lines, []).append(run.label)
+        return (*(about if about and key_of(line) == POSITIVE_CLASS else line for line in written), *_away(run))
+
+    runs = grouped((lines, run.label) for run in histories if (lines := lines_of(run)))
     everyone = len(runs) == 1
-    return [("" if everyone else ", ".join(dict.fromkeys(labels)), list(lines)) for lines, labels in runs.items()]
+    return [("" if everyone else ", ".join(dict.fromkeys(labels)), [*lines]) for lines, labels in runs.items()]
 
 
 def settings(histories: Mapping[str, Sequence[History]]) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
     """Settings that all runs share, and those that differ: name, and one text per method, such as `0.05 (command line)`."""
-    runs = {label: [dict(_flat(_in_words_of_task(run))) for run in seeds] for label, seeds in histories.items()}
-    origins = {
-        label: [(run.meta.get("config") or {}).get("origins") or {} for run in seeds]
-        for label, seeds in histories.items()
-    }
+    methods = [[dict(_flat(_in_words_of_task(run))) for run in runs] for runs in histories.values()]
+    origins = [[(run.meta.get("config") or {}).get("origins") or {} for run in runs] for runs in histories.values()]
     common, differing = [], []
-    for name in dict.fromkeys(name for configs in runs.values() for config in configs for name in config):
-        texts = [", ".join(dict.fromkeys(config.get(name, "–") for config in configs)) for configs in runs.values()]
-        chosen = [{each.get(name.partition(".")[0], "") for each in of_runs} for of_runs in origins.values()]
+    for name in dict.fromkeys(name for configs in methods for config in configs for name in config):
+        texts = [", ".join(dict.fromkeys(config.get(name, "–") for config in configs)) for configs in methods]
+        chosen = [{origin.get(name.partition(".")[0], "") for origin in of_runs} for of_runs in origins]
         if len(set(texts)) == 1:
             common.append((name, _chosen_by(texts[0], name, set().union(*chosen))))
         else:
@@ -202,9 +199,7 @@ def _chosen_by(text: str, name: str, origins: Iterable[str]) -> str:
 
 def _in_words_of_task(run: History) -> Content:
     """The configuration of a run, where the main measure of any task is called accuracy, with the name of its own."""
-    config = {
-        name: value for name, value in (run.meta.get("config") or {}).items() if name not in ("report", "origins")
-    }
+    config = {key: x for key, x in (run.meta.get("config") or {}).items() if key not in ("report", "origins")}
     return {**config, "stop_on": run.main.name} if config.get("stop_on") == ACCURACY.name else config
 
 
@@ -220,5 +215,4 @@ def versions(histories: Sequence[History]) -> list[tuple[str, str]]:
     """Versions that the runs recorded; if none did, those installed now."""
     if recorded := [note for run in histories for note in (run.meta.get("versions") or {}).items()]:
         return _side_by_side(recorded)
-    now = installed_versions()
-    return [(package, now[package]) for package in ("equipoise", "torch", "numpy") if package in now]
+    return [(name, now) for name, now in installed_versions().items() if name in ("equipoise", "torch", "numpy")]

@@ -13,9 +13,9 @@ import numpy as np
 from equipoise.metrics.definitions import two_stated
 from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
-from equipoise.privacy.suppression import text_of
+from equipoise.privacy.suppression import enough, text_of
 from equipoise.report import document as content, drawing
-from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, test_of, without_bounds
+from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, without_bounds
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
 from equipoise.system.grouping import grouped
@@ -75,25 +75,23 @@ def explained(fairness: content.Parity, measure: Measure = ACCURACY) -> list[str
         over += ", the mean of its ends over the seeds; or that over the seeds (Student's t), where it reaches farther"
     size = f"n: {fairness['counted']}.{f' In brackets: 95{PERCENT} interval {over}.' * brackets}"
     if measure != ACCURACY:
-        what = "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group."
-        return [size, what, *_few(fairness, shown)]
-    text = [
-        *([first] if (first := missed(fairness)) else []),
-        size,
-        f"True-positive rate: of the test samples of class {fairness['positive']}, how many are recognised; the rest is missed. False-positive rate: of the "
-        f"others, how many are taken for it. Selection rate: of all, how many are taken for it."
-        if fairness["positive"] is not None
-        else "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised.",
-    ]
-    return [*text, *_few(fairness, shown)]
+        meaning = "Mean error: mean of predicted less true; above 0, too much is predicted for the people of the group."
+        return [size, meaning, *_few(fairness, shown)]
+    text = "Recall of the worst class: of the test samples of the class that is recognised worst in the group, how many are recognised."
+    if fairness["positive"] is not None:
+        text = (
+            f"True-positive rate: of the test samples of class {fairness['positive']}, how many are recognised; the rest is missed. "
+            "False-positive rate: of the others, how many are taken for it. Selection rate: of all, how many are taken for it."
+        )
+    return [*filter(None, [missed(fairness)]), size, text, *_few(fairness, shown)]
 
 
 def _few(fairness: content.Parity, titles: Mapping[str, str]) -> Iterator[str]:
     """The numbers that are about too few people, and those that are about enough with some of the seeds only."""
     every = [rates for method in fairness["methods"] for rates in method["groups"].values()]
     if fairness["least"] > 1 and any(rate_of(rates, key)["mean"] is None for rates in every for key in titles):
-        what = "rate" if titles is not OF_NUMBERS else "number"
-        text = f"n < {fairness['least']}: a {what} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
+        noun = "rate" if titles is not OF_NUMBERS else "number"
+        text = f"n < {fairness['least']}: a {noun} about so few is not shown, and is in no gap (--least-group). {UNPROTECTED}"
         yield Said(text, "few")
     sizes = [(rates, rates["n"], next(iter(titles))) for rates in every]
     sizes += [(rates, rates["of_class"], "tpr") for rates in every if "tpr" in titles]
@@ -180,7 +178,7 @@ def figure(fairness: content.Parity, every: Sequence[str] = ()) -> Figure:
         for k, method in enumerate(methods):
             i = every.index(method["method"]) if every else k
             rows = np.arange(len(groups)) + (k - (len(methods) - 1) / 2) * 0.7 / len(methods)
-            rates = [rate_of(each, key) if (each := method["groups"].get(group)) else None for group in groups]
+            rates = [rate_of(of_group, key) if (of_group := method["groups"].get(group)) else None for group in groups]
             numbers = [(rate["mean"], rate["low"], rate["high"]) if rate else [None] * 3 for rate in rates]
             mean, low, high = np.array(numbers, dtype=np.float64).T
             look = drawing.mark(method["method"], i) | {"fillstyle": "full", "markersize": 3.5, "elinewidth": 1.0}
@@ -202,34 +200,33 @@ def few_people(parity: content.Parity, measure: Measure) -> dict[str, str]:
     """The gaps that fewer than `ESTIMABLE` people are behind in some group, by key: the smallest group, in words."""
     about = f"of class {parity['positive']}"
     words = {"tpr": f" {about}", "fpr": f" not {about}", "ppv": f" taken for class {parity['positive']}"}
-    few: dict[str, str] = {}
-    several = parity["counted"] == "people"
+    groups, few = parity["methods"][0]["groups"].items(), dict[str, str]()
     for column in gaps_of(parity, measure):
-        sizes: list[tuple[int, str, str, bool]] = []
-        for group, rates in parity["methods"][0]["groups"].items():
-            row = cast(content.Row, rates)
-            n, positive, share = rates["n"], rates.get("of_class"), mean_of(row, "selection_rate")
-            size = {"tpr": positive, "fpr": None, "ppv": None}
-            if n is not None and not several:  # who may have rows of both classes
-                size["fpr"] = None if positive is None else n - positive
-                size["ppv"] = None if share is None else round(n * share / 100)
-            for rate in column.rates or (measure.name,):  # of a gap between no rates it is all people
-                key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
-                estimated = mean_of(row, key) is not None
-                people = _people(size.get(rate, n), n, parity["least"]) if estimated else 0
-                sizes.append((people, rate, group, size.get(rate, 0) is None))
-        large = [each for each in sizes if each[0] >= parity["least"]]  # others are in no gap
-        smallest, rate, group, rest = min(sizes if len({each[2] for each in large}) < 2 else large)
+        sizes = [
+            (*_people(rates, rate, parity), rate, group)
+            for group, rates in groups
+            for rate in column.rates or (measure.name,)  # of a gap between no rates it is all people
+        ]
+        large = [size for size in sizes if enough(size[0], parity["least"])]  # others are in no gap
+        several = len({group for *_, group in large}) > 1
+        smallest, rest, rate, group = min(large if several else sizes, key=lambda size: (size[0], *size[2:]))
         if smallest < ESTIMABLE:
-            shown = f"< {parity['least']}" if smallest < parity["least"] else "at most " * rest + str(smallest)
+            shown = "at most " * rest + str(smallest) if enough(smallest, parity["least"]) else f"< {parity['least']}"
             few[column.key] = f"{shown}{words.get(rate, '')} in {group}"
     return few
 
 
-def _people(about: int | None, n: int | None, least: int) -> int:
-    """How many people a rate is about that is shown, at most; enough if their number would tell that of a smaller group."""
-    most = n if about is None else about
-    return max(ESTIMABLE, least) if most is None else most
+def _people(rates: content.RatesOfGroup, rate: str, parity: content.Parity) -> tuple[int, bool]:
+    """How many people of a group a rate that is shown is about, and whether that is at most; enough if their number would tell that of a smaller group."""
+    row, n, positive = cast(content.Row, rates), rates["n"], rates.get("of_class")
+    size, share = {"tpr": positive, "fpr": None, "ppv": None}, mean_of(row, "selection_rate")
+    if n is not None and parity["counted"] != "people":  # who may have rows of both classes
+        size["fpr"] = None if positive is None else n - positive
+        size["ppv"] = None if share is None else round(n * share / 100)
+    key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
+    most = n if size.get(rate, n) is None else size.get(rate, n)
+    people = max(ESTIMABLE, parity["least"]) if most is None else most
+    return people if mean_of(row, key) is not None else 0, size.get(rate, 0) is None
 
 
 def two_gaps(treated: content.Treated, measure: Measure) -> dict[str, str]:
@@ -254,8 +251,8 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
     for key, title in both.items():
         gap = gaps[key]
         value = NOT_ESTIMABLE if gap is None else f"{number(gap, digits)} {measure.points}".rstrip()
-        why = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
-        parts.append(f"{value} in {title}{why}")
+        remark = f" ({'only ' * (gap is not None)}{few[key]})" if key in few else ""
+        parts.append(f"{value} in {title}{remark}")
     noise = [interval(ends, digits) for key, gap in gaps.items() if (ends := ends_of(first, key)) and gap is not None]
     chance = f"; the people of one test set alone leave {' and '.join(noise)} (95{PERCENT} interval)" * bool(noise)
     yield f"By {treated.attribute}, {first['method']}'s gaps are {listed(parts)}{chance}."
@@ -270,7 +267,7 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
 
     if several:
         alike = grouped((_change(method, both), named(method)) for method in others)
-        text = "; ".join(f"{what} with {_some(names)}" for what, names in alike.items())
+        text = "; ".join(f"{change} with {_some(names)}" for change, names in alike.items())
         yield f"Paired over seeds (Holm, p < 0.05), in brackets the gaps in {' and '.join(both.values())}: {text}."
     else:
         yield f"They are {_some([*map(named, others)])}, and one seed tests no difference."
@@ -278,11 +275,8 @@ def changes(treated: content.Treated, measure: Measure) -> Iterator[str]:
 
 def _change(method: content.Row, both: Mapping[str, str]) -> str:
     """What a method does to two gaps, as far as the tests against the first method show it."""
-    shown: dict[str, bool] = {}
-    for key, title in both.items():
-        test = test_of(method, key)
-        if test and test["difference"] is not None and test["apart"]:
-            shown[title] = test["difference"] < 0
+    changed = {title: content.change_of(method, key) for key, title in both.items()}
+    shown = {title: change < 0 for title, change in changed.items() if change is not None}
     if not shown:
         return "no change is shown"
     if len(shown) == len(both) and len({*shown.values()}) == 1:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
-from equipoise.report import layout
-from equipoise.report.answer import headline, notices, panels, table, warnings
+from equipoise.report import answer, layout
+from equipoise.report.answer import headline, notices, panels, warnings
 from equipoise.report.document import Document
-from equipoise.report.formatting import Cell, Grid, lines
+from equipoise.report.formatting import Grid, lines
 from equipoise.report.layout import Sheet, sheets
-from equipoise.report.page import Bullets, Table, in_markdown
+from equipoise.report.page import Bullets, Table, in_markdown, latex_sheet, printed_names
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
-from equipoise.system.text import markdown as escaped, visible
+from equipoise.system.text import markdown as escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -44,18 +43,18 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True, ex
     from rich.text import Text
 
     main, *others = sheets(comparison)
-    kept = others if details else _beyond_groups(comparison)
+    others = others if details else _beyond_groups(comparison)
     main = main if details else replace(main, test=(), differences=())
     if not explain:
-        main, *kept = (replace(sheet, explanations=(), notes=()) for sheet in (main, *kept))
+        main, *others = (replace(sheet, explanations=(), notes=()) for sheet in (main, *others))
     # That of the accuracy says all its sentences.
-    first_table, *tables = rich_sheets((main, *kept), width)
-    shown = [part for table in (*tables, first_table) for part in ("", table)]
+    first_table, *tables = rich_sheets((main, *others), width)
+    parts = [part for table in (*tables, first_table) for part in ("", table)]
     notes = [Text(f"! {text}", style="yellow") for text in (notices if explain else warnings)(comparison)]
-    asked = [*["every table and test: --details"] * (not details), *["what columns mean: --explain"] * (not explain)]
-    more = [Text(f"{'; '.join(asked)}; the report has both.".capitalize(), style="dim")] * bool(asked)
+    options = [*["every table and test: --details"] * (not details), *["what columns mean: --explain"] * (not explain)]
+    more = [Text(f"{'; '.join(options)}; the report has both.".capitalize(), style="dim")] * bool(options)
     end: list[str | Text] = ["", Text(verdict(comparison))] if details else []
-    return Group(Text(headline(comparison), style="bold"), *shown, *notes, *more, *end)
+    return Group(Text(headline(comparison), style="bold"), *parts, *notes, *more, *end)
 
 
 def rich_sheets(sheets: Iterable[Sheet], width: int) -> list[Group]:
@@ -73,11 +72,10 @@ def _beyond_groups(comparison: Document) -> list[Sheet]:
     in_table = {"mean", "worst", "spread"} if len(comparison["methods"][0]["groups"]) > 1 else {"mean"}
     if {panel.about for panel in shown} <= in_table:
         return []
-    grid = table(shown)
+    grid = answer.table(shown)
     narrow = {title: title.replace(" ", "\n") for title in grid.titles}
-    return [
-        Sheet("answer", "The answer", "As in the first figure of the report.", grid, narrow=True, narrow_titles=narrow)
-    ]
+    caption = "As in the first figure of the report."
+    return [Sheet("answer", "The answer", caption, grid, narrow=True, narrow_titles=narrow)]
 
 
 def _folded(sheet: Sheet, width: int) -> list[Sheet]:
@@ -88,10 +86,9 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     blocks: list[list[int]] = [[]]
     free = room = width - names - 2  # an edge on either side
     for k, title in enumerate(sheet.grid.titles):
-        cells = [
-            text for _, row in sheet.grid.rows for text in (*row[k].mean.split("\n"), f"±{row[k].half}", row[k].ends)
-        ]
-        need = 1 + max(6, len(title), *map(len, cells))
+        column = [row[k] for _, row in sheet.grid.rows]
+        texts = [text for cell in column for text in (*cell.mean.split("\n"), f"±{cell.half}", cell.ends)]
+        need = 1 + max(6, len(title), *map(len, texts))
         if blocks[-1] and need > free:
             blocks.append([])
             free = room
@@ -155,45 +152,14 @@ def markdown_grid(sheet: Sheet) -> list[str]:
     return in_markdown([Table(sheet.grid, "", sheet.head if sheet.prose else "method", kind)])[:-1]
 
 
-def latex(comparison: Document) -> str:
-    """A comparison in LaTeX for the package booktabs: a `table` per measure, in bold what is told apart as best."""
-    return "\n".join(map(latex_sheet, sheets(comparison)))
+def latex(comparison: Document | Comparison) -> str:
+    """A comparison in LaTeX for the package booktabs: a `table` per measure, in bold what is told apart as best.
 
-
-def latex_sheet(sheet: Sheet) -> str:
-    """One table in LaTeX, for the package booktabs: a caption of one sentence, a label, and the notes below the table."""
-    titles, rows = sheet.grid
-
-    def entry(cell: Cell) -> str:
-        mean = tex(cell.mean)
-        mean = rf"\textbf{{{mean}}}" if cell.best else mean
-        beside = rf"$\pm$\,{cell.half}" if cell.half else tex(cell.ends)
-        return rf"{mean}\,{{\scriptsize{beside}}}" if beside else mean
-
-    body = [[tex(name), *map(entry, cells)] for name, cells in rows]
-    label = re.sub(r"[^\w.-]+", "-", sheet.name)
-    caption, _, more = sheet.caption.partition(". ")
-    said = [more, *sheet.sentences]
-    notes = " ".join(text for text in said if "--" not in text).strip()  # options are for who runs it
-    comments = [text for text in said if "--" in text]
-    head, form = [sheet.head, *map(tex, titles)], "l" + "r" * len(titles)
-    if sheet.prose:  # which would leave the page
-        form = rf"p{{{0.9 / len(head):.2f}\textwidth}}" * len(head)
-    kind, size = ("table*", r"\scriptsize") if sheet.prose else ("table", r"\centering")
-    first, *others = (f"    {' & '.join(row)} \\\\" for row in (head, *body))
-    return "\n".join([
-        rf"\begin{{{kind}}}",
-        f"  {size}",
-        rf"  \caption{{{tex(caption.removesuffix('.'))}.}}",
-        rf"  \label{{tab:{label}}}",
-        rf"  \begin{{tabular}}{{{form}}}",
-        r"    \toprule", first, r"    \midrule", *others, r"    \bottomrule",
-        r"  \end{tabular}",
-        *[rf"  \par\smallskip\footnotesize {tex(notes)}"] * bool(notes),
-        rf"\end{{{kind}}}",
-        *("% " + " ".join(text.split()) for text in (*comments, *sheet.test, *sheet.differences)),
-        "",
-    ])  # fmt: skip
+    Of an `equipoise.Comparison` methods have the names that papers print; its document has their labels only.
+    """
+    histories = comparison.histories if isinstance(comparison, Comparison) else ()
+    names = printed_names(histories)
+    return "\n".join(latex_sheet(sheet, names) for sheet in sheets(cast(Document, comparison)))
 
 
 def save_latex(histories: Sequence[History] | Comparison, directory: str | os.PathLike[str]) -> list[Path]:
@@ -211,37 +177,16 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
     ------
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
-    directory = Path(directory)
     compared = Comparison.of(histories)
-    shown = [
-        *layout.sheets(compared.document),
-        *layout.over_groups(compared),
-        *layout.over_clients(compared),
-        layout.every_client(compared),
-        *layout.people_of_clients(compared),
-        layout.communication(compared),
-        *layout.paired_tests(compared.document),
+    names = printed_names(compared.histories)
+    return [
+        write_atomically(Path(directory) / f"{sheet.name}.tex", latex_sheet(sheet, names)) for sheet in tables(compared)
     ]
-    return [write_atomically(directory / f"{sheet.name}.tex", latex_sheet(sheet)) for sheet in shown if sheet]
 
 
-def tex(text: str) -> str:
-    """Text for LaTeX, with what it reads as something else escaped."""
-    special = {character: "\\" + character for character in "&%$#_{}"} | {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "|": r"\textbar{}",
-        "<": "$<$",
-        ">": "$>$",
-        "±": r"$\pm$",
-        "≈": r"$\approx$",
-        "−": "$-$",
-        "–": "--",
-        "\u00a0": "~",
-        "₀": "$_0$",
-        "²": "$^2$",
-        "×": r"$\times$",
-        "†": r"$\dagger$",
-    }
-    return "".join(special.get(character, character) for character in visible(text))
+def tables(compared: Comparison) -> list[Sheet]:
+    """Every table of the report that a paper may have."""
+    each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
+    over_all = [*sheets(compared.document), *layout.over_groups(compared), *layout.over_clients(compared)]
+    shown = [*over_all, *each, *layout.paired_tests(compared.document)]
+    return [sheet for sheet in shown if sheet]

@@ -72,18 +72,16 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
     if kind == "plane":
         return _planes(result.parts, how["x"], how["y"])
     drawn: dict[str, Figure] = {}
+    at = {row.name: (row.series, row.x) for row in experiment.row}
     for part in result.parts:
         of_rows = {row: runs for (where, row), runs in histories.items() if where == part.name and runs}
-        if not of_rows:
-            continue
-        if kind in OF_RUNS:
+        if of_rows and kind in OF_RUNS:
             drawn[part.name] = OF_RUNS[kind](Comparison.of([run for runs in of_rows.values() for run in runs]))
-        elif kind == "curves":
-            series = {row.name: row.series for row in experiment.row}
+        elif of_rows and kind == "curves":
+            series = {row: name for row, (name, _) in at.items()}
             drawn[part.name] = curves(of_rows, experiment.columns[how["y"]], how["y"], series)
-        elif kind == "sweep":
+        elif of_rows and kind == "sweep":
             x = how["x"] if isinstance(how["x"], str) else how["x"][part.name]
-            at = {row.name: (row.series, row.x) for row in experiment.row}
             drawn[part.name] = sweep(part, at, x, how["y"])
     return drawn
 
@@ -143,9 +141,8 @@ def over_rounds(history: History, spec: str) -> Curves:
     elif statistic in PER_ROUND:
         values = np.array([PER_ROUND[statistic](row).value for row in table])
     else:
-        raise ValueError(
-            f"{statistic!r} is not drawn over rounds. Choose group:NAME or one of: {', '.join(PER_ROUND)}."
-        )
+        choices = ", ".join(PER_ROUND)
+        raise ValueError(f"{statistic!r} is not drawn over rounds. Choose group:NAME or one of: {choices}.")
     return {t: 100 * value for t, value in zip(rounds, values.tolist(), strict=True) if np.isfinite(value)}
 
 

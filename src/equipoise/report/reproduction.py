@@ -12,13 +12,12 @@ from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.metrics.statistics import MOST, Judgement
 from equipoise.records.meta import Content
-from equipoise.report import page as pages
 from equipoise.report.document import Numbers
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
-from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text
-from equipoise.report.rendering import latex_sheet, rich_sheets
+from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text, made_with, of_texts
+from equipoise.report.rendering import rich_sheets
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text, plural
 
@@ -36,6 +35,9 @@ CALIBRATED = (
     "divisions where there are several, p the paper's. Fewer than three cannot tell. One division is the paper's or not; several say whether the "
     "paper's could be one of them."
 )
+NUMBERS = (  # of a cell, in the file for a program
+    "part", "row", "column", "mean", "std", "ci95", "seeds", "paper", "paper_std", "difference", "embedded", "divisions", "within",
+)  # fmt: skip
 PAPER = "paper"  # the name of rows with the paper's numbers
 LEAST, FEW = 3, "fewer than three seeds or divisions"  # by whose spread nothing is judged
 AVERAGED = "of the last five rounds that were evaluated, in percent"
@@ -271,10 +273,10 @@ class JudgedClaim:
     def plain(self) -> Content:
         """Plain JSON types."""
         judged, needed = self.judgement, self.judgement.seeds_needed
+        stated = ("text", "source", "part", "row", "than", "value", "column", "direction", "margin")
         numbers = {"mean": judged.mean, "low": judged.low, "high": judged.high}
         return {
-            "text": self.text, "source": self.source, "part": self.part, "row": self.row, "than": self.than, "value": self.value,
-            "column": self.column, "direction": self.direction, "margin": self.margin, "seeds": judged.n,
+            **{name: getattr(self, name) for name in stated}, "seeds": judged.n,
             **{key: None if math.isnan(v) else v for key, v in numbers.items()}, "verdict": self.verdict,
             "seeds_needed": int(needed) if needed <= MOST and not self.why else None, "why": self.why,
         }  # fmt: skip
@@ -332,15 +334,21 @@ def decided(
     doubted : titles of parts with doubts about their runs.
     """
     columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
-    below = [HOW, *([EMBEDDED_CLAIMS] if embedded else []), *([f"{DOUBTS} {'; '.join(doubted)}."] if doubted else [])]
-    sheets = []
-    for name, heading, (head, *titles), rows, text in (
-        ("claims", "What the paper claims", columns, claims, " ".join(below)),
+    doubts = [f"{DOUBTS} {'; '.join(doubted)}."] * bool(doubted)
+    tables: list[tuple[str, str, tuple[str, ...], Sequence[JudgedClaim | Chosen], str]] = [
+        ("claims", "What the paper claims", columns, claims, " ".join([HOW, *[EMBEDDED_CLAIMS] * embedded, *doubts])),
         ("choices", "What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
-    ):
-        grid = Grid(tuple(titles), tuple((row.cells[0], tuple(map(Cell, row.cells[1:]))) for row in rows))
-        sheets.append(Sheet(name, heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head))
-    return [sheet for sheet in sheets if sheet.grid.rows]
+    ]
+    return [
+        Sheet(name, heading, f"{heading}.", _grid(rows, titles), [text], narrow=True, prose=True, head=head)
+        for name, heading, (head, *titles), rows, text in tables
+        if rows
+    ]
+
+
+def _grid(rows: Sequence[JudgedClaim | Chosen], titles: Sequence[str]) -> Grid:
+    """The last of the cells of claims or choices, as many as there are titles, next to the first."""
+    return of_texts([(row.cells[0], row.cells[-len(titles) :]) for row in rows], titles, "").grid
 
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
@@ -401,21 +409,21 @@ def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
 
 def sheet(result: Result, part: Block) -> Sheet:
     """A block as a table: our numbers of every row, and below them the paper's, if it has any."""
-    rows = []
+    rows: list[tuple[str, list[str]]] = []
     for row in part.rows:
         entries = [part.entries[row, column] for column in part.columns]
-        rows.append((row, tuple(Cell(ours(entry)) for entry in entries)))
+        rows.append((row, [*map(ours, entries)]))
         if any(entry.paper is not None for entry in entries):
-            rows.append((PAPER, tuple(Cell(theirs(entry, embedded=result.embedded)) for entry in entries)))
+            rows.append((PAPER, [theirs(entry, embedded=result.embedded) for entry in entries]))
     said = [*filter(None, [result.calibration(part.name)]), *sentences(result, part)]
-    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", Grid(part.columns, tuple(rows)), said)
+    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", of_texts(rows, part.columns, "").grid, said)
 
 
 def sentences(result: Result, part: Block) -> list[str]:
     """The sentences below a block."""
-    interval = (
-        "mean ± half the 95 % interval over seeds (Student's t)" if part.seeds > 1 else "one seed, so no interval"
-    )
+    interval = "one seed, so no interval"
+    if part.seeds > 1:
+        interval = "mean ± half the 95 % interval over seeds (Student's t)"
     if part.divisions > 1:
         interval = (
             f"mean ± half the 95 % interval over {part.divisions} divisions of the data (Student's t), and in brackets the standard deviation "
@@ -429,12 +437,19 @@ def sentences(result: Result, part: Block) -> list[str]:
             texts.append("The paper's ± is a standard deviation.")
     if result.embedded:
         texts.append(EMBEDDED)
-    agreements = [(c, agreement) for c in part.columns if (agreement := part.agreement(c))]
-    if agreements:
-        taus = ", ".join(f"{c} {number(tau, sign=True)} ({n} rows)" for c, (tau, n) in agreements)
-        texts.append(f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {taus}.")
+    if taus := [
+        f"{c} {number(both[0], sign=True)} ({both[1]} rows)" for c in part.columns if (both := part.agreement(c))
+    ]:
+        texts.append(
+            f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {', '.join(taus)}."
+        )
     texts += [f"{row}: {why}." for row, why in part.missing.items()]
     return texts
+
+
+def _sheets(result: Result) -> list[Sheet]:
+    """A table per block, then the claims and what was chosen."""
+    return [*(sheet(result, part) for part in result.parts), *result.decided]
 
 
 def rich_tables(result: Result, width: int) -> "Group":
@@ -442,60 +457,25 @@ def rich_tables(result: Result, width: int) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    tables = rich_sheets([*(sheet(result, part) for part in result.parts), *result.decided], width)
-    shown: list[Group | Text | str] = [Text(result.fits), ""] if result.fits else []
-    for table in tables:
-        shown += [table, ""]
-    if result.note:
-        shown += [Text(result.note), ""]
-    return Group(*shown)
+    parts: list[Text | Group] = [Text(result.fits), *rich_sheets(_sheets(result), width), Text(result.note)]
+    return Group(*[line for part in parts if part for line in (part, "")])
 
 
-def markdown(result: Result) -> str:
-    """For a page or an issue."""
-    return pages.markdown(page(result))
-
-
-def latex(result: Result) -> str:
-    """For a paper: a booktabs table per block, then the claims and what was chosen."""
-    tables = [*(sheet(result, part) for part in result.parts), *result.decided]
-    return "\n".join(["% needs the package booktabs", *map(latex_sheet, tables)])
-
-
-def table_csv(result: Result) -> str:
-    """For a program: one line per cell."""
-    head = "part,row,column,mean,std,ci95,seeds,paper,paper_std,difference,embedded,divisions,within"
-    rows: list[list[object]] = [[*head.split(",")]]
-    for part in result.parts:
-        for row, column in product(part.rows, part.columns):
-            e = part.entries[row, column]
-            *numbers, within = (None if math.isnan(v) else round(v, 4) for v in (e.mean, e.std, e.ci95, e.within))
-            away = None if result.embedded or e.difference is None else round(e.difference, 4)
-            rows.append(
-                [part.name, row, column, *numbers, len(e.values), e.paper, e.paper_std, away, int(result.embedded), e.divisions, within]
-            )  # fmt: skip
-    return csv_text(rows)
-
-
-def as_dict(result: Result) -> dict[str, object]:
+def as_dict(result: Result) -> Content:
     """Plain JSON types."""
 
     def plain(value: float | None) -> float | None:
         return None if value is None or math.isnan(value) else float(value)
 
-    def numbers(e: ReproducedValue) -> dict[str, object]:
+    def numbers(e: ReproducedValue) -> Content:
         return {
             "values": list(e.values), "mean": plain(e.mean), "std": plain(e.std), "ci95": plain(e.ci95), "paper": e.paper, "paper_std": e.paper_std,
             "difference": None if result.embedded else plain(e.difference), "divisions": e.divisions, "within": plain(e.within),
         }  # fmt: skip
 
     return {
-        "title": result.title,
-        "citation": result.citation,
-        "embedded": result.embedded,
-        "settings": dict(result.settings),
-        "ours": [{"what": what, "why": why} for what, why in result.ours],
-        "note": result.note,
+        "title": result.title, "citation": result.citation, "embedded": result.embedded, "settings": dict(result.settings),
+        "ours": [{"what": what, "why": why} for what, why in result.ours], "note": result.note,
         "doubts": {part.name: list(part.doubts) for part in result.parts if part.doubts},
         "cells": [
             {"part": part.name, "row": row, "column": column, **numbers(e), "noise": bool(e.mark)}
@@ -506,27 +486,18 @@ def as_dict(result: Result) -> dict[str, object]:
             for c in result.calibrated for part, row, column, e, why in [c]
         ],
         "calibrated": {part.name: text for part in result.parts if (text := result.calibration(part.name))},
-        "claims": [claim.plain() for claim in result.claims],
-        "chosen": [choice.plain() for choice in result.chosen],
+        "claims": [claim.plain() for claim in result.claims], "chosen": [choice.plain() for choice in result.chosen],
         "missing": {f"{part.name}/{row}": why for part in result.parts for row, why in part.missing.items()},
     }  # fmt: skip
 
 
-def html(
-    result: Result,
-    figures: "Mapping[str, Figure] | None" = None,
-    reports: Mapping[str, str] | None = None,
-    versions: Sequence[tuple[str, str]] = (),
-) -> str:
-    """One page that needs nothing else.
-
-    Parameters
-    ----------
-    figures : by name; a figure's label (``Figure.set_label``) is its caption.
-    reports : by part, the address of the full report of its runs, relative to the page.
-    versions : packages and their versions, for the last line.
-    """
-    return pages.html(page(result, figures, reports, versions))
+def _numbers(result: Result) -> list[list[object]]:
+    """For a program: one line per cell."""
+    lines: list[list[object]] = [[*NUMBERS]]
+    for cell in as_dict(result)["cells"]:
+        numbers = cell | {"seeds": len(cell["values"]), "embedded": int(result.embedded)}
+        lines.append([round(x, 4) if isinstance(x, float) else x for x in map(numbers.get, NUMBERS)])
+    return lines
 
 
 def page(
@@ -535,11 +506,18 @@ def page(
     reports: Mapping[str, str] | None = None,
     versions: Sequence[tuple[str, str]] = (),
 ) -> Page:
-    """The page, as `html` has it: which claims hold, then every number."""
+    """Which claims hold, then every number.
+
+    Parameters
+    ----------
+    figures : by name; a figure's label (``Figure.set_label``) is its caption.
+    reports : by part, the address of the full report of its runs, relative to the page.
+    versions : packages and their versions, for the last line.
+    """
     drawn = (figures or {}).items()
     plates = [Picture(name, "", svg(name, figure), str(figure.get_label())) for name, figure in drawn]
-    claims = tuple((claim.cells[0], tuple(map(Cell, claim.cells[3:]))) for claim in result.claims)
-    first = [Table(Grid(("difference", "seeds", "verdict"), claims), head="Claim", kind="settings")] if claims else []
+    grid = _grid(result.claims, ("difference", "seeds", "verdict"))
+    first = [Table(grid, head="Claim", kind="settings")] * bool(result.claims)
     about = [Text(result.about), Text(f"Source: {result.citation}."), *[Text(result.fits, "note")] * bool(result.fits)]
     left_out = [Bullets([f"{what} {why}" for what, why in result.ours])]
     sections = [
@@ -551,9 +529,9 @@ def page(
     ]
     facts = [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"]
     return Page(
-        result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, sections=sections, folded=True,
-        footer=" · ".join(f"{package} {version}" for package, version in versions),
-        first=first or [_table(sheet(result, part)) for part in result.parts[:1]],
+        result.title, "Reproduction", facts, headline(result), notices=[EMBEDDED] * result.embedded, first=first,
+        sections=sections, folded=bool(result.claims), footer=made_with(versions),
+        sheets=_sheets(result), numbers=_numbers(result),
     )  # fmt: skip
 
 
@@ -579,9 +557,8 @@ def _part(result: Result, part: Block, report: str) -> Section:
     said = [Text(f"{result.settings[part.name]}.")]
     said += [Text(text, "note")] if (text := result.calibration(part.name)) else []
     links = [Link("Everything about these runs", report)] * bool(report)
-    return Section(
-        part.name, part.title, [*said, *links, _table(sheet(result, part)), Bullets(sentences(result, part))]
-    )
+    table = _table(sheet(result, part))
+    return Section(part.name, part.title, [*said, *links, table, Bullets(sentences(result, part))])
 
 
 def _table(sheet: Sheet) -> Table:

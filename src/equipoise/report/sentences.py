@@ -38,10 +38,9 @@ def legend(comparison: content.OfMeasure) -> list[str]:
     columns = columns_of(comparison)
     text = [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
     if comparison["small"]:
-        text.append(
-            f"n < {comparison['least']}{' with some seed' * (len(comparison['seeds']) > 1)}: "
-            "a number about so few is not shown, and is in no AVG, STD or worst (--least-group). " + notes.UNPROTECTED
-        )
+        seeds = " with some seed" * (len(comparison["seeds"]) > 1)
+        few = "a number about so few is not shown, and is in no AVG, STD or worst (--least-group)"
+        text.append(f"n < {comparison['least']}{seeds}: {few}. {notes.UNPROTECTED}")
         unshown = comparison["sizes"] and {*comparison["methods"][0]["groups"]} - comparison["sizes"].keys()
         text += [notes.FOLLOWS.format(comparison["least"])] * bool(unshown)
     text += [column.explanation for column in columns if column.explanation]
@@ -52,11 +51,11 @@ def legend(comparison: content.OfMeasure) -> list[str]:
 
 def in_force(comparison: content.Document) -> list[str]:
     """The hyper-parameters of every method that has any, in a sentence."""
-    each = [f"{label}: {text}" for label, text in comparison.get("in_force", {}).items()]
-    return [Said(f"Hyper-parameters in force: {'; '.join(each)}.", "in-force")] * bool(each)
+    texts = [f"{label}: {text}" for label, text in comparison.get("in_force", {}).items()]
+    return [Said(f"Hyper-parameters in force: {'; '.join(texts)}.", "in-force")] * bool(texts)
 
 
-def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what: str = "The worst group") -> list[str]:
+def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", name: str = "The worst group") -> list[str]:
     """Which group is the worst one, by method; empty where there is only one.
 
     Parameters
@@ -71,7 +70,7 @@ def worst_named(methods: Sequence[content.Row], key: str = "worst_groups", what:
         if worst
     )
     whose = [groups if len(named) == 1 else f"{groups} for {some(labels)}" for groups, labels in named.items()]
-    return [f"{what} is {'; '.join(whose)}."] if named else []
+    return [f"{name} is {'; '.join(whose)}."] if named else []
 
 
 def untested(comparison: content.OfMeasure) -> list[str]:
@@ -88,7 +87,7 @@ def untested(comparison: content.OfMeasure) -> list[str]:
     if not runs:
         return []
     alone = len(comparison["methods"]) == 1
-    sentences = [f"{what}{'' if alone else f' in the run of {some(labels)}'}." for what, labels in runs.items()]
+    sentences = [f"{text}{'' if alone else f' in the run of {some(labels)}'}." for text, labels in runs.items()]
     brackets = any(test["round"] is not None for method in comparison["methods"] for test in method["untested"])
     return [*sentences, *["What is in brackets is of a group's last test, and enters no AVG, STD or worst."] * brackets]
 
@@ -142,9 +141,11 @@ def left_out(comparison: Comparison) -> str:
     if not runs:
         return ""
     counts, least = ranges(runs), max(run.history.least_group for run in runs)
-    why = [f"{span(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
-    why += [f"{span(*counts['untested'])} without a test in some or all of these rounds"] * (counts["untested"][1] > 0)
-    return f" Over {number_of_clients(counts)}: without {notes.listed(why)}." if why else ""
+    parts = [f"{span(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
+    parts += [f"{span(*counts['untested'])} without a test in some or all of these rounds"] * (
+        counts["untested"][1] > 0
+    )
+    return f" Over {number_of_clients(counts)}: without {notes.listed(parts)}." if parts else ""
 
 
 def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
@@ -209,13 +210,11 @@ def parity_caption(comparison: content.OfMeasure, treated: content.Treated) -> s
 
 def rates_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
     """What the rates by group are, in a sentence."""
-    people = (
-        f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
-        if treated.attribute
-        else "of each group"
-    )
-    heading, what = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
-    return f"{heading}{_on(treated.parity)}: {what}, {_rounds(comparison)}."
+    people = "of each group"
+    if treated.attribute:
+        people = f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
+    heading, subject = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
+    return f"{heading}{_on(treated.parity)}: {subject}, {_rounds(comparison)}."
 
 
 def unknown_values(treated: content.Treated) -> list[str]:
@@ -236,11 +235,11 @@ def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> li
     measure, parity = measure_of(comparison), treated.parity
     numbers, seeds = measure != ACCURACY, ", in each seed" * (len(parity["seeds"]) > 1)
     columns = gaps_of(parity, measure)
-    what = "; ".join(f"{c.title}, {c.difference.format(seeds=seeds)}" for c in columns if c.difference)
-    values = worst_named(parity["methods"], what=f"The worst value of {treated.attribute}") if treated.attribute else []
-    what = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {what}."
+    text = "; ".join(f"{c.title}, {c.difference.format(seeds=seeds)}" for c in columns if c.difference)
+    values = worst_named(parity["methods"], name=f"The worst value of {treated.attribute}") if treated.attribute else []
+    text = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {text}."
     return [
-        Said(what, "differences"),
+        Said(text, "differences"),
         *(column.explanation for column in columns if column.explanation),
         *(Said(text, "worst-value") for text in values),
         *(Said(text, "gaps") for text in _gaps(parity, measure)),
@@ -268,11 +267,7 @@ def _gaps(parity: content.Parity, measure: Measure) -> Iterator[str]:
 def _calibration(parity: content.Parity) -> Iterator[str]:
     """How far the probabilities of each group are from what is true, of the first method."""
     method = parity["methods"][0]
-    biases = {
-        group: mean
-        for group, rates in method["groups"].items()
-        if "bias" in rates and (mean := content.rate_of(rates, "bias")["mean"]) is not None
-    }
+    biases = content.rates_by_group(method, "bias")
     ends = [end(biases, key=biases.__getitem__) for end in (min, max)] if len(biases) > FEW else [*biases]
     listed = [f"{number(biases[group], 1, sign=True)} in {group}" for group in ends]
     if listed:
@@ -289,11 +284,9 @@ def _inside(parity: content.Parity, measure: Measure) -> Iterator[str]:
     for method in methods[:1]:
         parts = []
         for key, inside in method["largest"].items():
-            size = (
-                f"{number(inside['gap']['mean'], digits)} in {' or '.join([*inside['worst']][:3])}"
-                if inside["worst"]
-                else "not estimable"
-            )
+            size = "not estimable"
+            if inside["worst"]:
+                size = f"{number(inside['gap']['mean'], digits)} in {' or '.join([*inside['worst']][:3])}"
             has = "has" if inside["few"][1] == 1 else "have"
             left = f", {span(*inside['few'])} of {inside['sites']} sites {has} too few people" * bool(inside["few"][1])
             parts.append(f"{titles[key]} {size}{left}")
@@ -301,11 +294,9 @@ def _inside(parity: content.Parity, measure: Measure) -> Iterator[str]:
         yield Said(text, "inside")
     several = len(parity["seeds"]) > 1
     for key in dict.fromkeys(key for method in methods for key in method["largest"]):
-        where = [
-            f"{method['method']} in {notes.listed([_seen(site, n, several) for site, n in larger.items()])}"
-            for method in methods
-            if (larger := method["largest"][key]["larger"])
-        ]
+        larger = {method["method"]: method["largest"][key]["larger"].items() for method in methods}
+        seen = {label: [_seen(site, n, several) for site, n in sites] for label, sites in larger.items() if sites}
+        where = [f"{label} in {notes.listed(sites)}" for label, sites in seen.items()]
         if where:
             yield f"The gap of all people hides sites with a larger one in {titles[key]}, beyond chance: {'; '.join(where)}."
 
@@ -336,6 +327,7 @@ def _on(table: content.OfMeasure | content.Spread | content.Rewards | content.Pa
     return f" on {table['scenario']}" if table["scenario"] else ""
 
 
+TWO_SEEDS: Final = "Two seeds say little about chance: run at least three before you rely on a difference."
 MOST: Final = 5  # sentences of the first paragraph of a page
 
 
@@ -351,11 +343,8 @@ def verdict(comparison: content.Document) -> str:
 def evidence(comparison: content.Document) -> list[str]:
     """The numbers behind the verdict, a line each: what it had no room for, differences, their intervals and p-values."""
     learned = who_learned(comparison)
-    lines = [
-        *_shown_and_left(comparison)[1],
-        *(" ".join(gaps) for gaps in _people(comparison)[1:]),
-        *_reasons(comparison),
-    ]
+    people = [" ".join(gaps) for gaps in _people(comparison)[1:]]
+    lines = [*_shown_and_left(comparison)[1], *people, *_reasons(comparison)]
     digits = measure_of(comparison).digits
     lines += _intervals_of_one(learned[0], digits) if len(learned) == 1 else _differences(comparison)
     return [*lines, *_brackets(comparison, several=len(learned) > 1)]
@@ -364,7 +353,7 @@ def evidence(comparison: content.Document) -> list[str]:
 def _people(comparison: content.Document) -> list[list[str]]:
     """What happens to the gaps between people, by attribute."""
     measure, by_attribute = measure_of(comparison), content.by_attribute(comparison)
-    every = [[*changes(each, measure)] for each in by_attribute if not each.joined]
+    every = [[*changes(treated, measure)] for treated in by_attribute if not treated.joined]
     return [gaps for gaps in every if gaps]
 
 
@@ -376,9 +365,9 @@ def who_learned(comparison: content.OfMeasure) -> list[content.Measured]:
 def _shown_and_left(comparison: content.Document) -> tuple[list[str], list[str]]:
     """The sentences of the first paragraph in their order, and those for which it has no room."""
     ranked = list(_ranked(comparison))
-    kept = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
+    first = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
     every = [text for _, text in ranked]
-    return [text for text in every if text in kept], [text for text in every if text not in kept]
+    return [text for text in every if text in first], [text for text in every if text not in first]
 
 
 def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
@@ -409,10 +398,15 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
         yield from ((4, text) for text in _shown(able, CLAIMED_OF_CLIENTS, measure))
     yield from ((6, text) for text in _rewards(comparison))
     if seeds == 2 and len(learned) > 1:
-        yield 3, "Two seeds say little about chance: run at least three before you rely on a difference."
+        yield 3, TWO_SEEDS
     if seeds == 1 and learned:
-        other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
-        yield 0, f"This is one seed, and one seed proves nothing: {other}; run at least three."
+        yield 0, one_seed(methods)
+
+
+def one_seed(methods: Sequence[content.Row]) -> str:
+    """That one seed does not show what another changes."""
+    other = "another can reverse the order" if len(methods) > 1 else "another can give other numbers"
+    return f"This is one seed, and one seed proves nothing: {other}; run at least three."
 
 
 def nothing_shown(comparison: content.Document) -> str:
@@ -428,8 +422,7 @@ def nothing_shown(comparison: content.Document) -> str:
 
 def _over_clients(spread: content.Spread, measure: Measure) -> str:
     """What the worst clients have, by method; of many methods the first and the one with the best number."""
-    methods = {method["method"]: content.mean_of(method, "worst10") for method in spread["methods"]}
-    defined = {label: value for label, value in methods.items() if value is not None}
+    defined = content.means_of(spread["methods"], "worst10")
     if len(defined) > 3:
         best = (max if measure.better == "higher" else min)(defined, key=lambda label: defined[label])
         defined = {label: defined[label] for label in dict.fromkeys((next(iter(defined)), best))}
@@ -447,10 +440,10 @@ def failed_methods(failed: Sequence[content.Measured]) -> str:
     part = "" if runs == every else f" in {runs} of {plural(every, 'run')}"
     single = len(failed) == 1
     guessing = f"{'is' if single else 'are'} no better than guessing"
-    diverged = {why.key == DIVERGED for method in failed for why in method["failed"].values()}
-    what = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
+    diverged = {reason.key == DIVERGED for method in failed for reason in method["failed"].values()}
+    state = f"diverged, or {guessing}" if len(diverged) > 1 else "diverged" if True in diverged else guessing
     names = _few([method["method"] for method in failed], "method")
-    return f"{names} {what}{part}, so {'its' if single else 'their'} numbers show neither fairness nor unfairness."
+    return f"{names} {state}{part}, so {'its' if single else 'their'} numbers show neither fairness nor unfairness."
 
 
 def _few(names: Sequence[str], noun: str) -> str:
@@ -471,17 +464,17 @@ def untested_groups(methods: Sequence[content.Measured]) -> str:
 
 def failures(comparison: content.OfMeasure) -> list[str]:
     """A sentence for each method that failed with some seed: its numbers are neither fair nor unfair."""
-    return [f"{why} Its numbers show neither fairness nor unfairness." for why in _reasons(comparison)]
+    return [f"{reason} Its numbers show neither fairness nor unfairness." for reason in _reasons(comparison)]
 
 
 def _reasons(comparison: content.OfMeasure) -> Iterator[str]:
     """Why methods failed, a sentence for each and kind of failure."""
     for method in comparison["methods"]:
-        for kind, seeds in grouped((why.key, seed) for seed, why in method["failed"].items()).items():
+        for kind, seeds in grouped((reason.key, seed) for seed, reason in method["failed"].items()).items():
             which = f"{noun('seed', len(seeds))} {notes.listed(seeds)}"
-            why = method["failed"][seeds[0]].removeprefix(f"{kind}: ")
+            reason = method["failed"][seeds[0]].removeprefix(f"{kind}: ")
             example = f"with seed {seeds[0]} " if len(seeds) > 1 else ""
-            yield f"{method['method']}, {which}: {kind} ({example}{why})."
+            yield f"{method['method']}, {which}: {kind} ({example}{reason})."
 
 
 def _only_method(method: content.Measured, only: bool, measure: Measure) -> str:
@@ -632,17 +625,15 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
     family = max((test["family"] for test in tests), default=1)
     which = "the difference and its" if several else "the"
     if len(comparison["seeds"]) == 1:
-        how = " Two methods are distinguishable if the interval corrected for {} differences, which is wider, excludes zero."
-        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{how.format(family) * (family > 1)}"
-    else:
-        corrected = (
-            f" by Holm, corrected for the {family} differences of a column, which the interval is not (each method to the first and to the "
-            "leading one; not those that are the same in every seed)" * (family > 1)
-        )
-        asked = several and any(not test["apart"] for test in tests)
-        seeds = ", and how many seeds would be needed to distinguish them" * asked
-        p = f", p{corrected}" * several
-        yield f"In brackets: {which} 95{PERCENT} interval over the seeds{p}{seeds}."
+        rule = " Two methods are distinguishable if the interval corrected for {} differences, which is wider, excludes zero."
+        yield f"In brackets: {which} 95{PERCENT} interval over the test samples.{rule.format(family) * (family > 1)}"
+        return
+    holm = ""
+    if family > 1:
+        holm = f" by Holm, corrected for the {family} differences of a column, which the interval is not"
+        holm += " (each method to the first and to the leading one; not those that are the same in every seed)"
+    seeds = ", and how many seeds would be needed to distinguish them" * any(not test["apart"] for test in tests)
+    yield f"In brackets: {which} 95{PERCENT} interval over the seeds{f', p{holm}{seeds}' * several}."
 
 
 def _all(leader: content.Leader, labels: Iterable[str], digits: int = 2) -> str:
@@ -656,7 +647,7 @@ def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[s
         leader = other["leaders"].get("worst")
         if len(other["methods"][0]["groups"]) > 1 and leader and leader["best"] and leader["best"] != kindest:
             measure = measure_of(other)
-            worst = next(method["worst_groups"] for method in other["methods"] if method["method"] == leader["best"])
+            worst = row["worst_groups"] if (row := content.row_of(other["methods"], leader["best"])) else ()
             yield f"{measure.noun} ({notes.listed([*worst])})", leader, measure
 
 
@@ -679,19 +670,16 @@ def _rewards(comparison: content.Document) -> Iterator[str]:
     """How closely what clients get follows what they contribute, and the reward of the best client."""
     if not (together := comparison["collaboration"]):
         return
-    methods = {
-        m["method"]: m for m in together["methods"] if not m["alone"] and content.mean_of(m, "fairness") is not None
-    }
-    if not methods:
+    rows = [method for method in together["methods"] if not method["alone"]]
+    fairness, best = content.means_of(rows, "fairness"), content.means_of(rows, "max")
+    if not fairness:
         return
 
     def of(label: str) -> str:
-        method = methods[label]
-        fairness, best = (content.mean_of(method, key) for key in ("fairness", "max"))
-        return f"{fairness:.2f} of 100, with {best:.2f}{PERCENT} for the best client"
+        return f"{fairness[label]:.2f} of 100, with {best[label]:.2f}{PERCENT} for the best client"
 
     if (leader := _fairness(comparison)) is None:
-        values = "; ".join(f"{label} {of(label)}" for label in [*methods][:3])
+        values = "; ".join(f"{label} {of(label)}" for label in [*fairness][:3])
         yield f"Fairness of contribution and reward: {values}."
     elif leader["best"]:
         yield f"What clients get follows what they contribute best with {leader['best']}: fairness {of(leader['best'])}."
@@ -743,42 +731,34 @@ def _few_seeds(comparison: Comparison) -> Iterator[str]:
     """What so few seeds cannot show."""
     n, measure, document = len(comparison["seeds"]), comparison.measure, comparison.document
     changed = notes.listed(seeds_change(comparison.histories))
-    gaps = any(_has_intervals(method) for each in content.treated(document) for method in each.parity["methods"])
-    measured = gaps or any(
-        map(_has_intervals, (*document["methods"], *(document["spread"] or {"methods": []})["methods"]))
-    )
-    if n == 1 and measured:
-        yield f"One seed: intervals are over the test samples of these models, and do not cover what another seed changes: {changed}."
-    elif n == 1:
-        yield f"One seed: no number here shows what another seed changes: {changed}."
-    if n == 1 and measure.unit != "%":
-        but = ", except of gaps between people" * gaps
-        yield f"No interval over the test samples{but}: it needs the error of each sample, and runs record sums of errors only."
-    elif n == 1:
-        return
+    gaps = any(_has_intervals(method) for part in content.treated(document) for method in part.parity["methods"])
+    rows = [*document["methods"], *(document["spread"] or {"methods": []})["methods"]]
+    measured = gaps or any(map(_has_intervals, rows))
+    if n == 1:
+        shown = "no number here shows what"
+        if measured:
+            shown = "intervals are over the test samples of these models, and do not cover what"
+        yield f"One seed: {shown} another seed changes: {changed}."
+        if measure.unit != "%":
+            but = ", except of gaps between people" * gaps
+            yield f"No interval over the test samples{but}: it needs the error of each sample, and runs record sums of errors only."
     elif n < 5:
         wide = {2: "9.0", 3: "2.5", 4: "1.6"}[n]
         yield (
             f"{n} seeds: Student's t has {plural(n - 1, 'degree')} of freedom, and half of the 95 % interval is {wide} standard deviations, so "
-            "only large differences are significant. "
-            "A p-value above 0.05 does not mean that methods are equal."
+            "only large differences are significant. A p-value above 0.05 does not mean that methods are equal."
         )
 
 
 def _even_but_poor(methods: Sequence[content.Measured], measure: Measure) -> Iterator[str]:
     """The method that is even because it is poor on all groups."""
-    learned = {
-        method["method"]: (spread, average)
-        for method in methods
-        if not method["failed"] and not method["bound"]
-        if (spread := content.mean_of(method, "std")) is not None
-        if (average := content.mean_of(method, "avg")) is not None
-    }
+    rows = [method for method in methods if not method["failed"] and not method["bound"]]
+    spreads, averages = content.means_of(rows, "std"), content.means_of(rows, "avg")
+    learned = {label: averages[label] for label in spreads if label in averages}
     if len(learned) > 1:
-        even = min(learned, key=lambda label: learned[label][0])
-        averages = [average for _, average in learned.values()]
-        best, worst, own = measure.best(averages).value, measure.worst(averages).value, learned[even][1]
-        if measure.ahead(best, own) > measure.point(best) and own == worst:
+        even = min(learned, key=spreads.__getitem__)
+        best, worst = measure.best([*learned.values()]).value, measure.worst([*learned.values()]).value
+        if measure.ahead(best, learned[even]) > measure.point(best) and learned[even] == worst:
             yield f"{even} has the lowest STD and the {measure.lowest} average: a model that is poor on all groups also has a low STD."
 
 
@@ -792,7 +772,7 @@ def _differ(runs: Sequence[History]) -> bool:
 
 def seeds_change(histories: Sequence[History]) -> list[str]:
     """What another seed changes, as far as the runs say; the order of samples in any case."""
-    return [what for what in (drawn(histories), _first(histories), "the order of samples") if what]
+    return [part for part in (drawn(histories), _first(histories), "the order of samples") if part]
 
 
 def drawn(histories: Sequence[History]) -> str:

@@ -1,10 +1,9 @@
 """The sites of a deployed run, as those see them who keep it running."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from equipoise.metrics.measures import main_in
-from equipoise.privacy.suppression import large
 from equipoise.records.record import Record
 
 Records = Sequence[Record]
@@ -38,15 +37,15 @@ def at_sites(records: Records, names: Sequence[str]) -> list[AtSite]:
     return sites
 
 
-def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: str, least: int) -> str:
+def prometheus(records: Records, names: Sequence[str], rounds: int, experiment: str) -> str:
     """The state of a run in Prometheus' text format: ``records`` of ``rounds`` planned, and the ``names`` of the sites.
 
-    Groups of fewer than ``least`` test samples have no line, nor has what is not known. All have the label
+    What is not known has no line. All have the label
     ``experiment``, so that the files of several runs can be read together.
     """
     last, sites = records[-1], at_sites(records, names)
     answered = {site.name: site.answers[-1] for site in sites if site.answers}
-    scores = next((large(record, least) for record in reversed(records) if record.get("groups")), {})
+    scores: Mapping[str, Any] = next((groups for record in reversed(records) if (groups := record.get("groups"))), {})
     main = main_in(next(iter(scores.values()), ()))
     within = f"in [{main.low:g}, {main.high:g}]" if main.unit else "in the unit of the target"
     gauges: list[tuple[str, str, str, Mapping[str, float | None]]] = [

@@ -17,7 +17,7 @@ from equipoise.metrics import definitions, performance
 from equipoise.metrics.classification import AREAS, CORRECT
 from equipoise.metrics.definitions import OWN, Statistic
 from equipoise.metrics.groups import OF_CLASS
-from equipoise.metrics.intervals import OVER_CLIENTS, OVER_GROUPS, Draws, Outcome, difference, interval, resampled
+from equipoise.metrics.intervals import Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
 from equipoise.privacy.suppression import enough
@@ -101,6 +101,7 @@ class Run:
 
 
 Runs = Mapping[str, Mapping[int, Run]]  # by method and seed
+NumbersOfRuns = Mapping[str, Mapping[int, Numbers]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -171,17 +172,12 @@ class Comparison(Mapping[str, Any]):
         """
         import pandas as pd
 
-        rows = {
-            method["method"]: {
-                (title, key): values[key]
-                for title, values in [
-                    *((c.title, content.number_of(method, c.key)) for c in content.columns_of(self.document)),
-                    *method["groups"].items(),
-                ]
-                for key in ("mean", "std", "ci95")
-            }
-            for method in self["methods"]
-        }
+        rows = {}
+        for method in self["methods"]:
+            numbers: Content = {c.title: content.number_of(method, c.key) for c in content.columns_of(self.document)}
+            numbers |= method["groups"]
+            keys = [(title, key) for title in numbers for key in ("mean", "std", "ci95")]
+            rows[method["method"]] = {(title, key): numbers[title][key] for title, key in keys}
         return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("method")
 
     @property
@@ -294,12 +290,6 @@ def over_seeds(values: Sequence[float | None]) -> content.OverSeeds:
     return {"mean": _json(summary.mean), "std": _json(summary.std), "ci95": _json(summary.ci95)}
 
 
-def _by_column(statistics: Iterable[Statistic], seeds: Iterable[Numbers]) -> dict[str, content.OverSeeds]:
-    """Some numbers over the seeds, by key."""
-    each = [*seeds]
-    return {statistic.key: over_seeds([numbers[statistic.key] for numbers in each]) for statistic in statistics}
-
-
 def _shown(history: History, last: int) -> History:
     """The records whose last rounds are averaged; of one round alone, that of the exported model is the last."""
     return history.exported if last == 1 else history
@@ -308,14 +298,10 @@ def _shown(history: History, last: int) -> History:
 def _run(history: History, last: int, measures: Sequence[Measure]) -> Run:
     shown = _shown(history, last)
     groups = {measure.name: shown.group_table(measure.name) for measure in measures}
-    return Run(
-        history,
-        shown,
-        groups,
-        shown.client_table() if history.spreads else ([], np.empty((0, 0))),
-        {name: summary_of(shown, last, name) for name in groups},
-        _tested(shown, performance.last_rounds(groups[history.main.name][1], last), last),
-    )
+    clients = shown.client_table() if history.spreads else ([], np.empty((0, 0)))
+    summaries = {name: summary_of(shown, last, name) for name in groups}
+    tested = _tested(shown, performance.last_rounds(groups[history.main.name][1], last), last)
+    return Run(history, shown, groups, clients, summaries, tested)
 
 
 def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ...] | None:
@@ -347,43 +333,31 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
     bounds = _bounds(runs, runs)
     draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
-    able = _able(runs, bounds)
-    versus, leaders = _tests(
-        [column.of(measure) for column in definitions.GROUPS],
-        summaries,
-        tested=_racing(bounds),
-        ranked=lambda _: able,
-        draws=draws,
-    )
     groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
 
-    def measured(label: str, seeds: Mapping[int, Run]) -> Content:
-        """A method's numbers of the measure."""
+    def more(label: str) -> Content:
+        """What only the tables of measures have of a method."""
         of_seeds = [*summaries[label].values()]
-        together = [(run.history, run.groups[name][1]) for run in seeds.values()]
+        together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
         return {
-            "method": label,
-            "bound": bounds[label],
-            "seeds": list(seeds),
-            **_by_column(definitions.GROUPS, of_seeds),
             "groups": _by_key("groups", of_seeds, groups),
             "clients": _by_key("clients", of_seeds),
-            "failed": {str(seed): run.failure for seed, run in seeds.items() if run.failure},
+            "failed": {str(seed): run.failure for seed, run in runs[label].items() if run.failure},
             "intervals": _intervals(draws[label]) if label in draws else None,
-            "versus": versus.get(label),
             "worst_groups": _worst_groups(summary["worst_group"] for summary in of_seeds),
-            "untested": _untested(seeds, measure, last),
+            "untested": _untested(runs[label], measure, last),
             "pooled": _pooled(together, groups, last, measure),
         }
 
-    methods = cast(list[content.Measured], [measured(label, seeds) for label, seeds in runs.items()])
+    statistics = [column.of(measure) for column in definitions.GROUPS]
+    table = _table(runs, statistics, summaries, more, draws=draws)
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported(histories)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
     about: Mapping[str, str] = {"task": task, "unit": measure.unit} if (task := histories[0].meta.get("task")) else {}
-    return {
-        "scenario": histories[0].scenario,
-        **cast(content.Target, about),
+    measured: Content = {
+        **about,
+        **table,
         "measure": name,
         "title": measure.title,
         "rounds": max(map(len, histories)),
@@ -391,34 +365,31 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         "exports": not any(run.at_sites for run in histories),
         "exported": exported,
         "shown": exported if last_evaluated else "the last evaluated round",
-        "seeds": sorted({history.seed for history in histories}),
         "least": max(history.least_group for history in histories),
         "counted": histories[0].counted,
         "sizes": _sizes(histories),
         "small": list(dict.fromkeys(chain.from_iterable(history.small_groups for history in histories))),
-        "notes": [*_notes(runs, methods, measure, last, averaged)],
-        "methods": methods,
-        "leaders": leaders,
+        "notes": [*_notes(runs, table["methods"], measure, last, averaged)],
     }
+    return cast(content.OfMeasure, measured)
 
 
 def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
     """The numbers of a part of summaries over the seeds, by their key; of some keys, or of all that there are."""
-    each = [summary[part] for summary in summaries]
-    keys = keys or dict.fromkeys(chain.from_iterable(each))
-    return {key: over_seeds([numbers.get(key) for numbers in each]) for key in keys}
+    parts = [summary[part] for summary in summaries]
+    keys = keys or dict.fromkeys(chain.from_iterable(parts))
+    return {key: over_seeds([numbers.get(key) for numbers in parts]) for key in keys}
 
 
 def _notes(
     runs: Runs, methods: Sequence[content.Measured], measure: Measure, last: int, averaged: int
 ) -> Iterator[str]:
     """What makes runs hard to compare, or numbers unknown."""
-    histories, rounds = _histories(runs), {}
-    for label, seeds in runs.items():
-        rounds[label] = [len(run.groups[measure.name][0]) for run in seeds.values()]
+    rounds = {label: [len(run.groups[measure.name][0]) for run in seeds.values()] for label, seeds in runs.items()}
     if measure.main:
+        histories = _histories(runs)
         shown = {label: {seed: run.shown for seed, run in seeds.items()} for label, seeds in runs.items()}
-        yield from notes.tuning_notes([run for seeds in histories.values() for run in seeds.values()])
+        yield from notes.tuning_notes([run.history for run in _every(runs)])
         yield from notes.run_notes(histories)
         yield from notes.bound_notes(histories, methods, measure.sized(*content.means(methods)))
         yield from notes.size_notes(shown, last)
@@ -441,11 +412,9 @@ def _histories(runs: Runs) -> dict[str, dict[int, History]]:
 
 def _recorded(runs: Runs, numbers: Callable[[Run], Numbers | None]) -> dict[str, dict[int, Numbers]]:
     """Numbers of the runs that have them, by label and seed; without methods that have none."""
-    every = {
-        label: {seed: recorded for seed, run in seeds.items() if (recorded := numbers(run))}
-        for label, seeds in runs.items()
-    }
-    return {label: seeds for label, seeds in every.items() if seeds}
+    every = {label: {seed: numbers(run) for seed, run in seeds.items()} for label, seeds in runs.items()}
+    recorded = {label: {seed: n for seed, n in seeds.items() if n} for label, seeds in every.items()}
+    return {label: seeds for label, seeds in recorded.items() if seeds}
 
 
 def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
@@ -456,11 +425,6 @@ def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
 def _failed(seeds: Mapping[int, Run]) -> bool:
     """Whether a method failed with any seed."""
     return any(run.failure for run in seeds.values())
-
-
-def _able(runs: Runs, bounds: Mapping[str, Sharing]) -> list[str]:
-    """The methods that can be the leading one: those that did not fail, and are no bounds."""
-    return [label for label, bound in bounds.items() if not bound and not _failed(runs[label])]
 
 
 def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
@@ -502,11 +466,9 @@ def _undefined(run: Run, measure: Measure, last: int) -> list[str]:
 
 def _sizes(histories: Sequence[History]) -> dict[str, int | list[int]]:
     """Test samples of every group that is not too small, or the lowest and highest number in several runs."""
-    by_group: dict[str, int | list[int]] = {}
-    for group in dict.fromkeys(group for history in histories for group in history.groups):
-        if sizes := {n for history in histories if (n := history.shown_sizes.get(group)) is not None}:
-            by_group[group] = min(sizes) if len(sizes) == 1 else [min(sizes), max(sizes)]
-    return by_group
+    groups = {group for history in histories for group in history.groups}
+    sizes = by_name(history.shown_sizes for history in histories)
+    return {group: n[0] if len({*n}) == 1 else [min(n), max(n)] for group, n in sizes.items() if group in groups}
 
 
 def _draws(runs: Runs) -> dict[str, Draws]:
@@ -514,32 +476,40 @@ def _draws(runs: Runs) -> dict[str, Draws]:
     and all were tested on the same groups.
     """
     only = {label: next(iter(seeds.values())) for label, seeds in runs.items() if len(seeds) == 1}
-    alike = {(run.history.groups, run.history.seed) for run in only.values()}
-    if len(only) < len(runs) or len(alike) != 1 or any(run.tested is None for run in only.values()):
+    tested = {label: run.tested for label, run in only.items() if run.tested is not None}
+    alike = {(run.history.groups, run.history.seed, *[x.n for x in run.tested or ()]) for run in only.values()}
+    if len(tested) < len(runs) or len(alike) != 1:
         return {}
-    sizes = {tuple(outcome.n for outcome in run.tested or ()) for run in only.values()}
-    if len(sizes) != 1:
-        return {}
-    return dict(zip(only, resampled([run.tested or () for run in only.values()]), strict=True))
+    return dict(zip(tested, resampled([*tested.values()]), strict=True))
 
 
 def _intervals(draws: Draws) -> Content:
     """95 % intervals over the test samples, of every group and of the statistics over them, in percent."""
     alone = zip(draws.others.T, draws.observed, strict=True)
-    groups = [interval(Draws(others[:, None], observed[None]), "avg").percent for others, observed in alone]
-    return {"groups": groups, **{key: interval(draws, key).percent for key in OVER_GROUPS}}
+    mean = definitions.GROUPS[0]
+    groups = [interval(Draws(others[:, None], observed[None]), mean).percent for others, observed in alone]
+    return {"groups": groups, **_of_draws(definitions.GROUPS, draws)}
 
 
-def _tests(
-    statistics: Iterable[Statistic],
-    summaries: Mapping[str, Mapping[int, Numbers]],
+def _of_draws(statistics: Iterable[Statistic], draws: Draws) -> dict[str, list[float] | None]:
+    return {each.key: interval(draws, each).percent for each in statistics if each.draws}
+
+
+def _table(
+    runs: Runs,
+    statistics: Sequence[Statistic],
+    by_method: NumbersOfRuns,
+    more: Callable[[str], Content],
     *,
-    tested: Sequence[str],
-    ranked: Callable[[Statistic], Collection[str]],
+    ranked: Collection[str] | None = None,
+    unranked: Collection[str] = (),
+    tested: Sequence[str] = (),
+    defined: Callable[[Statistic], NumbersOfRuns] | None = None,
     draws: Mapping[str, Draws] | None = None,
-    over: Mapping[str, Callable[[Table], Table]] = OVER_GROUPS,
-) -> tuple[dict[str, content.Versus], dict[str, content.Leader]]:
-    """Every difference that is shown of some columns: by method that to the first, and by column what the leading method is ahead of.
+) -> Content:
+    """What all tables of methods share: the scenario, all seeds, the leading method of every column, and a row for every method.
+
+    A row has the numbers over the seeds, and the differences to the first method.
 
     The leading method of a column is that with the best mean. It can be told apart from another if the paired test over their
     common seeds says so at 5 %; with one seed, if the interval of the difference over the test samples leaves out zero. All
@@ -547,38 +517,58 @@ def _tests(
 
     Parameters
     ----------
+    runs : all runs.
     statistics : what to compare, a column each.
-    summaries : by method and seed, these numbers.
-    tested : the methods that are compared, the first is the one that all others are compared with.
-    ranked : those of them that can be the leading one of a column.
+    by_method : by method and seed, these numbers, of the runs that have them.
+    more : what else the row of a method has.
+    ranked, unranked : the methods that can be the leading one of a column, by default those that did not fail, and those of them that cannot be of
+        one about rewards.
+    tested : the methods that are compared, if none can be a bound; by default those that are none. All others are compared with the first.
+    defined : by column the numbers that it is of, if not all.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
-    over : what the columns are of such draws.
     """
-    first, *others = tested
+    bounds = _bounds(runs, by_method)
+    first, *others = tested or _racing(bounds)
+    ranked = [label for label in by_method if not _failed(runs[label])] if ranked is None else ranked
+    columns = [(column, defined(column) if defined else by_method) for column in statistics]
+    of_first = columns[0][1]
     versus: dict[str, Content] = {
-        label: {"method": first, "seeds": sum(seed in summaries[first] for seed in summaries[label])}
-        for label in others
+        label: {"method": first, "seeds": sum(seed in of_first[first] for seed in of_first[label])} for label in others
     }
     leaders: dict[str, content.Leader] = {}
-    for column in statistics:
-        able = ranked(column)
-        ahead, rivals = _leading(column, {label: summaries[label] for label in tested if label in able}, first)
+    for column, summaries in columns:
+        if not column.tested:
+            continue
+        able = [label for label in (first, *others) if label in ranked and not (column.rewards and label in unranked)]
+        ahead, rivals = _leading(column, {label: summaries[label] for label in able}, first)
         pairs = dict.fromkeys((label, first) for label in others)
         pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
         family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
-        _correct(family, column.key, draws or {}, over)
+        _correct(family, column, draws or {})
         for label in others:
-            versus[label][column.key] = {k: v for k, v in family[label, first].items() if k in TESTED}
+            versus[label][column.key] = {key: family[label, first][key] for key in TESTED}
         if rivals:
             leaders[column.key] = _leader(ahead, rivals, family)
-    return cast(dict[str, content.Versus], versus), leaders
+    methods = [
+        {
+            "method": label,
+            "seeds": list(seeds),
+            **{c.key: over_seeds([numbers[c.key] for numbers in rows[label].values()]) for c, rows in columns},
+            "versus": versus.get(label),
+            **({} if tested else {"bound": bounds[label]}),
+            **more(label),
+        }
+        for label, seeds in by_method.items()
+    ]
+    seeds = sorted(set().union(*by_method.values()))
+    return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders, "methods": methods}
 
 
 def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> content.Leader:
     """What the leading method of a column is ahead of, by the tests of the column."""
     against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
     tied = [label for label, test in against.items() if not test["apart"]]
-    shown = {r: {k: v for k, v in test.items() if k in AGAINST} | _more(test) for r, test in against.items()}
+    shown = {label: {key: test[key] for key in AGAINST} | _more(test) for label, test in against.items()}
     return {
         "leading": ahead,
         "best": None if tied else ahead,
@@ -601,14 +591,9 @@ COUNTED: Final = ("n", "of_class")  # numbers of people
 OF_ONE_RUN: Final = ("intervals", "worst_class", "worst_recall")  # no numbers over seeds follow from these alone
 
 
-def _correct(
-    family: Mapping[tuple[str, str], Content],
-    key: str,
-    draws: Mapping[str, Draws],
-    over: Mapping[str, Callable[[Table], Table]],
-) -> None:
+def _correct(family: Mapping[tuple[str, str], Content], column: Statistic, draws: Mapping[str, Draws]) -> None:
     """Add to differences of two methods what depends on how many there are, and with one seed the intervals over test samples."""
-    sampled = [pair for pair in family if key in over and all(label in draws for label in pair)]
+    sampled = [pair for pair in family if column.draws and all(label in draws for label in pair)]
     p_values = np.array([test["p"] for test in family.values()], dtype=np.float64)  # None is NaN
     corrected = holm(p_values)
     judged = len(sampled) or int(np.isfinite(corrected).sum())
@@ -617,8 +602,8 @@ def _correct(
         test |= {"holm": _json(p_holm), "family": judged, "apart": bool(p_holm < 0.05), "seeds": len(test["each"])}
         test["level"] = 0.05 / max(1, judged - smaller)  # at which Holm's procedure tests this difference
         if (a, b) in sampled:
-            low, high = (100 * end for end in difference(draws[a], draws[b], key, over=over))
-            ends = difference(draws[a], draws[b], key, 1 - 0.05 / judged, over)
+            low, high = (100 * end for end in difference(draws[a], draws[b], column))
+            ends = difference(draws[a], draws[b], column, 1 - 0.05 / judged)
             test |= {"low": _json(low), "high": _json(high), "apart": ends.low > 0 or ends.high < 0}
 
 
@@ -644,29 +629,20 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
     compared = {label: dict(seeds) for label, seeds in rewards.items()}
     if (first := next(iter(rewards))) in alone:  # its fairness is 100 by construction: no test against it
         compared[first] = {seed: {**summary, "fairness": None} for seed, summary in rewards[first].items()}
-    versus, leaders = _tests(
-        [column for column in definitions.COLLABORATION if column.tested],
-        compared,
-        tested=list(rewards),
-        ranked=lambda column: [label for label in rewards if not (column.rewards and label in alone)],
-    )
-    methods = [
-        {
-            "method": label,
-            "seeds": list(seeds),
+
+    def more(label: str) -> Content:
+        """What only this table has of a method."""
+        summaries = rewards[label].values()
+        return {
             "alone": label in alone,
-            "satisfied": all(summary["satisfied"] for summary in seeds.values()),
-            **_by_column(definitions.COLLABORATION, seeds.values()),
-            "versus": versus.get(label),
+            "satisfied": all(summary["satisfied"] for summary in summaries),
+            "fairness": over_seeds([summary["fairness"] for summary in summaries]),  # also where no test is against it
         }
-        for label, seeds in rewards.items()
-    ]
-    return {
-        **_head(runs, rewards, leaders),
-        "clients": max(summary["clients"] for seeds in rewards.values() for summary in seeds.values()),
-        "notes": list(notes.collaboration_notes(_histories(runs), rewards)),
-        "methods": cast(list[content.Rewarded], methods),
-    }
+
+    every = [*rewards]
+    table = _table(runs, definitions.COLLABORATION, compared, more, ranked=every, unranked=alone, tested=every)
+    table["clients"] = max(summary["clients"] for seeds in rewards.values() for summary in seeds.values())
+    return cast(content.Rewards, table | {"notes": list(notes.collaboration_notes(_histories(runs), rewards))})
 
 
 def _rewards(run: Run) -> Numbers:
@@ -689,39 +665,25 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
     if any(run.summary["collaboration"] for run in shown) or not any(map(_clients_matter, shown)):
         return None
     draws = _draws_of_clients(of_methods, last)
-    bounds = _bounds(runs, by_method)
-    failed = {
-        label: _failed(runs[label]) and not any(run.history.meta.get("personal") for run in runs[label].values())
-        for label in by_method
-    }
-    able = [label for label in by_method if not failed[label] and not bounds[label]]
+    personal = {label for label in by_method if any(run.history.meta.get("personal") for run in runs[label].values())}
+    failed = {label: _failed(runs[label]) and label not in personal for label in by_method}
+
+    def more(label: str) -> Content:
+        """What only this table has of a method."""
+        of_one = draws.get(label)
+        return {"intervals": of_one and _of_draws(definitions.INDICES, of_one), "failed": failed[label]}
+
+    able = [label for label in by_method if not failed[label]]
     statistics = columns.spread_of(shown[0].history.main)
-    versus, leaders = _tests(
-        statistics, by_method, tested=_racing(bounds), ranked=lambda _: able, draws=draws, over=OVER_CLIENTS
-    )
     numbers = ranges(shown)
-    methods = [
-        {
-            "method": label,
-            "seeds": list(seeds),
-            **_by_column(statistics, seeds.values()),
-            "intervals": {key: interval(draws[label], key, over=OVER_CLIENTS).percent for key in OVER_CLIENTS}
-            if label in draws
-            else None,
-            "failed": failed[label],
-            "bound": bounds[label],
-            "versus": versus.get(label),
-        }
-        for label, seeds in by_method.items()
-    ]
-    return {
-        **_head(runs, by_method, leaders),
-        **cast(content.Spread, {key: most for key, (_, most) in numbers.items()}),
+    spread: Content = {
+        **_table(runs, statistics, by_method, more, ranked=able, draws=draws),
+        **{key: most for key, (_, most) in numbers.items()},
         "ranges": numbers,
         "samples": _test_samples(shown),
         "least": max(run.history.least_group for run in shown),
-        "methods": cast(list[content.OverClients], methods),
     }
+    return cast(content.Spread, spread)
 
 
 def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
@@ -729,7 +691,7 @@ def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
     tested = [(n, run.history) for run in runs if (n := run.history.client_sizes) is not None]
     sizes = [n[enough(n, _least(history))] for n, history in tested]
     untold = {
-        k for n, run in tested for k, told in zip(n.tolist(), run.shown_client_sizes, strict=False) if told is None
+        k for n, run in tested for k, count in zip(n.tolist(), run.shown_client_sizes, strict=False) if count is None
     }
     every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
     ends = [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
@@ -777,9 +739,8 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
     if len({len(numbers) for numbers in outcomes.values()}) != 1 or not all(outcomes.values()):
         return {}
-    N = len(next(iter(outcomes.values())))
-    draws = resampled([*outcomes.values()], max(1000, min(4000, 400_000 // N)))
-    return dict(zip(outcomes, draws, strict=True))
+    n_draws = max(1000, min(4000, 400_000 // len(next(iter(outcomes.values())))))
+    return dict(zip(outcomes, resampled([*outcomes.values()], n_draws), strict=True))
 
 
 def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Parity | None:
@@ -792,40 +753,30 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     first = next(iter(by_method))
     about = next(iter(runs[first].values())).history
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
-    bounds = _bounds(runs, by_method)
-    able = _able(runs, bounds)
-    versus: dict[str, content.Versus] = {}
-    leaders: dict[str, content.Leader] = {}
-    for column in measured:  # over the seeds with which a gap is about enough people
-        defined = {
+
+    def defined(column: Statistic) -> NumbersOfRuns:
+        """By method the seeds with which a gap is about enough people."""
+        return {
             label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
             for label, seeds in by_method.items()
         }
-        more, leading = _tests([column], defined, tested=_racing(bounds), ranked=lambda _: able)
-        versus = {label: cast(content.Versus, {**tests, **versus.get(label, {})}) for label, tests in more.items()}
-        leaders |= leading
-    methods = [
-        {
-            "method": label,
-            "seeds": list(seeds),
-            **{c.key: over_seeds(_numbers([*seeds.values()], c.key)) for c in measured},
-            "groups": _treated_groups([*seeds.values()], about.classes, {} if numbers else about.group_words, several),
-            "intervals": {
-                c.key: _mean_ends([gaps.get("intervals", {}).get(c.key) for gaps in seeds.values()]) for c in measured
-            },
+
+    def more(label: str) -> Content:
+        """What only these tables have of a method."""
+        seeds = [*by_method[label].values()]
+        intervals = [gaps.get("intervals", {}) for gaps in seeds]
+        return {
+            "groups": _treated_groups(seeds, about.classes, {} if numbers else about.group_words, several),
+            "intervals": {c.key: _mean_ends([ends.get(c.key) for ends in intervals]) for c in measured},
             "failed": _failed(runs[label]),
-            "bound": bounds[label],
-            "versus": versus.get(label),
         }
-        for label, seeds in by_method.items()
-    ]
-    parity = {
-        **_head(runs, by_method, leaders),
+
+    parity: Content = {
+        **_table(runs, measured, by_method, more, defined=defined),
         "notes": [] if numbers else list(notes.parity_notes(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
         "counted": about.counted,
-        "methods": cast(list[content.Gaps], methods),
     }
     return cast(content.Parity, parity)
 
@@ -876,9 +827,8 @@ def _worst_value(groups: Mapping[str, Numbers], measure: Measure) -> str | None:
 def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: Content = {}
-    for name, each in by_name(seeds).items():
-        shown = [values["main"] for values in each if values["main"] is not None]
-        by_value[name] = {**over_seeds(shown or [None]), "n": [values["n"] for values in each]}
+    for name, rows in by_name(seeds).items():
+        by_value[name] = {**over_seeds(_numbers(rows, "main")), "n": [values["n"] for values in rows]}
     return {
         "groups": by_value,
         "gap": over_seeds([performance.gap_between(values["main"] for values in client.values()) for client in seeds]),
@@ -889,9 +839,9 @@ def _site(seeds: Sequence[results.Site]) -> Content:
     """How the people of a site are treated, over the seeds."""
     by_value: dict[str, dict[str, Any]] = {}
     for value, of_seeds in by_name(site["groups"] for site in seeds).items():
-        each = cast(list[Numbers], of_seeds)
+        rows = cast(list[Numbers], of_seeds)
         by_value[value] = {
-            key: _usual(each, key) if key in COUNTED else over_seeds(_numbers(each, key)) for key in each[0]
+            key: _usual(rows, key) if key in COUNTED else over_seeds(_numbers(rows, key)) for key in rows[0]
         }
     return {
         "groups": by_value,
@@ -902,21 +852,18 @@ def _site(seeds: Sequence[results.Site]) -> Content:
 def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     """The largest gap inside a site, of those that can be estimated, and the sites in which it is larger than overall beyond chance."""
     gaps = [
-        {name: gap for name, site in each["sites"].items() if (gap := site["gaps"][key]) is not None} for each in seeds
+        {name: gap for name, site in seed["sites"].items() if (gap := site["gaps"][key]) is not None} for seed in seeds
     ]
     larger: Counter[str] = Counter()
-    for each in seeds:
-        overall = cast(Numbers, each["treated"] or {}).get(key)
-        larger.update(
-            name
-            for name, site in each["sites"].items()
-            if overall is not None and (ends := site["intervals"][key]) and ends[0] > overall
-        )
-    few = [len(each["sites"]) - len(of_seed) for each, of_seed in zip(seeds, gaps, strict=True)]
+    for seed in seeds:
+        if (overall := cast(Numbers, seed["treated"] or {}).get(key)) is not None:
+            intervals = {name: site["intervals"][key] for name, site in seed["sites"].items()}
+            larger.update(name for name, ends in intervals.items() if ends and ends[0] > overall)
+    few = [len(seed["sites"]) - len(of_seed) for seed, of_seed in zip(seeds, gaps, strict=True)]
     return {
         "gap": over_seeds([max(of_seed.values()) for of_seed in gaps if of_seed] or [None]),
         "worst": _worst_groups(max(of_seed, key=of_seed.__getitem__, default=None) for of_seed in gaps),
-        "sites": max(len(each["sites"]) for each in seeds),
+        "sites": max(len(seed["sites"]) for seed in seeds),
         "few": [min(few), max(few)],
         "larger": dict(larger.most_common()),
     }
@@ -939,26 +886,26 @@ def _treated_groups(
     several : whether each class is compared with all others, so that one is the worst.
     """
     by_group: dict[str, content.RatesOfGroup] = {}
-    for group, each in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
+    for group, rows in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
         numbers: Content = {
-            key: (_usual if key in COUNTED else _rate)(each, key) for key in each[0] if key not in OF_ONE_RUN
+            key: (_usual if key in COUNTED else _rate)(rows, key) for key in rows[0] if key not in OF_ONE_RUN
         }
-        if several and "worst_class" in each[0]:
-            numbers |= _worst_class(each, classes)
+        if several and "worst_class" in rows[0]:
+            numbers |= _worst_class(rows, classes)
         by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
     return by_group
 
 
-def _usual(each: Sequence[Numbers], key: str) -> int | None:
+def _usual(rows: Sequence[Numbers], key: str) -> int | None:
     """How many people of a group there are, the mean over the seeds with enough."""
-    counts = [n for rates in each if (n := _about(rates[key])) is not None]
+    counts = [n for rates in rows if (n := _about(rates[key])) is not None]
     return round(sum(counts) / len(counts)) if counts else None
 
 
-def _worst_class(each: Sequence[Numbers], classes: Sequence[str]) -> Content:
+def _worst_class(rows: Sequence[Numbers], classes: Sequence[str]) -> Content:
     """The class that is recognised worst over the seeds, one for all of these, and its recall; None where no seed has one."""
-    rated = [rates for rates in each if rates["worst_class"] is not None]
-    recalls = {c: _rate(rated, "tpr", c) for c in range(len(each[0]["tpr"]))}
+    rated = [rates for rates in rows if rates["worst_class"] is not None]
+    recalls = {c: _rate(rated, "tpr", c) for c in range(len(rows[0]["tpr"]))}
     defined = [c for c, recall in recalls.items() if rated and recall["seeds"] == len(rated)]
     worst = min(defined, key=lambda c: recalls[c]["mean"] or 0.0, default=None)
     if worst is None:
@@ -971,12 +918,12 @@ def _about(number: Any, c: int = 0) -> Any:
     return number[c] if isinstance(number, list) else number
 
 
-def _rate(each: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
+def _rate(rows: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
     """A rate or an error of a group, by its key, of the seeds that have it; one that classes have of one class."""
-    values = [value for rates in each if (value := _about(rates[key], c)) is not None]
+    values = [value for rates in rows if (value := _about(rates[key], c)) is not None]
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
-    intervals = [ends for rates in each if (ends := rates.get("intervals", {}).get(key))]
+    intervals = [ends for rates in rows if (ends := rates.get("intervals", {}).get(key))]
     ends = _mean_ends([ends_of_seed[c] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
@@ -1049,15 +996,13 @@ def _validation(runs: Runs) -> Content | None:
         summaries = [summary for run in validated if (summary := run.exported.summary(1))["validation"]]
         if summaries:
             validations = [summary["validation"] for summary in summaries]
+            keys = ("round", validated[0].main.name, "worst", "loss")
             methods.append(
                 {
                     "method": label,
                     "failed": any(history.exported.failure(1) for history in validated),
                     "bound": validated[0].sharing,
-                    **{
-                        key: over_seeds([result[key] for result in validations])
-                        for key in ("round", validated[0].main.name, "worst", "loss")
-                    },
+                    **{key: over_seeds([result[key] for result in validations]) for key in keys},
                     "test": over_seeds([summary["avg"] for summary in summaries]),
                     "test_worst": over_seeds([summary["worst"] for summary in summaries]),
                     "worst_groups": _worst_groups(validation["worst_group"] for validation in validations),
@@ -1073,7 +1018,7 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
     measures: dict[str, Content] = {}
     for name, better in {name: measure["better"] for record in records for name, measure in record.items()}.items():
         undefined = {
-            where: why for record in records if name in record for where, why in record[name]["undefined"].items()
+            where: reason for record in records if name in record for where, reason in record[name]["undefined"].items()
         }
         methods = [_row_of_own_measure(label, seeds, name, better, last) for label, seeds in runs.items()]
         measures[name] = {"better": better, "undefined": undefined, "methods": methods}
@@ -1082,17 +1027,14 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
 
 def _row_of_own_measure(label: str, seeds: Mapping[int, Run], name: str, better: str | None, last: int) -> Content:
     """A method's numbers of a measure of the user's own."""
-    each = [_on_groups(run, name, last) for run in seeds.values()]
+    tables = [_on_groups(run, name, last) for run in seeds.values()]
     worst_at = partial(performance.extreme_at, choose=np.argmin if better == "higher" else np.argmax)
+    groups = [run.history.groups for run in seeds.values()]
     return {
         "method": label,
         "failed": _failed(seeds),
-        "worst_groups": _worst_groups(
-            _worst_of(run.history.groups, row, worst_at)
-            for run, row in zip(seeds.values(), each, strict=True)
-            if better
-        ),
-        **{c.key: over_seeds([c.compute(row, better).value for row in each]) for c in OWN if c.shown(better)},
+        "worst_groups": _worst_groups(map(_worst_of, groups, tables, repeat(worst_at)) if better else ()),
+        **{c.key: over_seeds([c.compute(row, better).value for row in tables]) for c in OWN if c.shown(better)},
     }
 
 
@@ -1104,12 +1046,6 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     return performance.last_rounds(
         np.array([[row.get(group) for group in run.history.groups] for row in records], float), last
     )
-
-
-def _head(runs: Runs, by_method: Mapping[str, Iterable[int]], leaders: dict[str, content.Leader]) -> content.Table:
-    """What tables of some runs share: the seeds are those of ``by_method``."""
-    seeds = sorted(set().union(*by_method.values()))
-    return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders}
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:

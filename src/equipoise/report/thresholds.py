@@ -28,15 +28,15 @@ CURVES: Final = 6  # groups in a figure
 def sentences(chosen: Chosen) -> Iterator[str]:
     """What was chosen, for what and on which rows."""
     rows, by_group, positive = chosen["rows"], chosen["by_group"], chosen["positive"]
-    held = "held out of training" if rows["source"] == "clients" else "of the server"
+    origin = "held out of training" if rows["source"] == "clients" else "of the server"
     if by_group is None:
         yield f"Threshold {chosen['threshold']:.4g}: class {positive} is predicted where its probability is at least that."
     else:
         by = by_group["attribute"]
-        each = ", ".join(f"{value:.4g} for {worded(by, name)}" for name, value in by_group["thresholds"].items())
-        yield f"Thresholds by {by}: {each}; {chosen['threshold']:.4g} where {by} is not known. Class {positive} is predicted from them on."
+        listed = ", ".join(f"{value:.4g} for {worded(by, name)}" for name, value in by_group["thresholds"].items())
+        yield f"Thresholds by {by}: {listed}; {chosen['threshold']:.4g} where {by} is not known. Class {positive} is predicted from them on."
     cases = f"{rows['of_class']:,}" if rows["of_class"] is not None else f"fewer than {chosen['least']} or nearly all"
-    yield f"Chosen for {chosen['rule']}, on {rows['n']:,} validation rows {held}, {cases} of class {positive}."
+    yield f"Chosen for {chosen['rule']}, on {rows['n']:,} validation rows {origin}, {cases} of class {positive}."
     yield from missed_aims(chosen)
     yield from chosen["notes"]
 
@@ -50,9 +50,9 @@ def missed_aims(chosen: Chosen) -> Iterator[str]:
     for name, group in chosen["validation"].items():
         if name not in tested or (name == EVERYONE and chosen["by_group"] is not None):  # each group has its own
             continue
-        on_test, held = tested[name][kind], group[kind]  # type: ignore[literal-required]
+        on_test, validated = tested[name][kind], group[kind]  # type: ignore[literal-required]
         if on_test["high"] is not None and on_test["high"] < float(asked):
-            before = f", and on the validation rows {_text(held)}" * (held["value"] is not None)
+            before = f", and on the validation rows {_text(validated)}" * (validated["value"] is not None)
             yield (
                 f"The test rows miss what was asked for: a {kind} of {100 * float(asked):g}{PERCENT}. It is {_text(on_test)} on them"
                 f"{f', {name}' * (name != EVERYONE)}{before}. Expect what the test rows show."
@@ -70,8 +70,8 @@ def rates(chosen: Chosen) -> Grid:
     rows = []
     for name, group in groups(chosen):
         rows.append((name, cells(group)))
-        if (held := chosen["validation"].get(name)) is not None:
-            rows.append((f"{name}, {VALIDATION}", cells(held)))
+        if (validated := chosen["validation"].get(name)) is not None:
+            rows.append((f"{name}, {VALIDATION}", cells(validated)))
     return Grid(titles, tuple(rows))
 
 
@@ -125,14 +125,13 @@ def figure(chosen: Chosen) -> Figure:
     plot, (left, right) = drawing.panels(2, columns=2, height=1.7, sharey=False)
     bins = chosen["reliability"]
     score, share, low, high = np.array(
-        [[100 * float(each[key] or 0) for key in ("score", "value", "low", "high")] for each in bins]
-        or [[math.nan] * 4]
+        [[100 * float(row[key] or 0) for key in ("score", "value", "low", "high")] for row in bins] or [[math.nan] * 4]
     ).T
     look = drawing.mark(EVERYONE, 0) | {"markersize": 3, "elinewidth": 0.8}
     left.errorbar(score, share, yerr=np.abs([share - low, high - share]), **look)
     drawing.labels(left, "mean probability (%)", f"are {drawing.plain(chosen['positive'], drawing.SHORT)} (%)")
     divided = [(division["by"], division["groups"]) for division in chosen["divisions"][:1]]
-    named = [(name, group) for _, each in divided for name, group in each.items() if group["roc"] is not None][:CURVES]
+    named = [(name, group) for _, by in divided for name, group in by.items() if group["roc"] is not None][:CURVES]
     named = named or [(EVERYONE, chosen["everyone"])] * (chosen["everyone"]["roc"] is not None)
     for i, (name, group) in enumerate(named):
         curve = 100 * np.array(group["roc"])

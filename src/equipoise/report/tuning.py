@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from equipoise.metrics.failure import HUGE
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, ORACLE
 from equipoise.records.meta import Content
-from equipoise.report import drawing, page as pages
+from equipoise.report import drawing
 from equipoise.report.drawing import svg
-from equipoise.report.formatting import Cell, Grid, brief, number
+from equipoise.report.formatting import UNDEFINED, brief, number
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, none_of_use, settings_of
-from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
-from equipoise.system.files import write_atomically
+from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Text, of_texts
 from equipoise.system.text import plural
 
 if TYPE_CHECKING:
@@ -35,13 +32,8 @@ EDGE: Final = (
 def budget(document: Content) -> str:
     """What was chosen by, on which data, over which rounds, at what cost, in three sentences."""
     given, methods = document["budget"], document["methods"].values()
-    return (
-        chosen_by(given["by"], given["draws"], given["validation"], given["rounds"])
-        + " "
-        + cost_of_choice(
-            sum(m["seconds"] for m in methods), sum(m["trained"] for m in methods), sum(m["runs"] for m in methods)
-        )
-    )
+    cost = (sum(method[key] for method in methods) for key in ("seconds", "trained", "runs"))
+    return f"{chosen_by(given['by'], given['draws'], given['validation'], given['rounds'])} {cost_of_choice(*cost)}"
 
 
 def _without_score(method: Content, by: str, last: int) -> Iterator[str]:
@@ -87,39 +79,26 @@ def sentences(document: Content) -> Iterator[str]:
 
 def rows(document: Content) -> list[tuple[str, ...]]:
     """A row per method, in the order of `COLUMNS`."""
-    return [
-        (
-            marked(label, method["by"]),
-            settings_of(method["settings"], method["defaults"]),
-            *(("–" if value is None else number(value, 2)) for value in (method["score"], method["default"])),
-            str(method["draw"]),
-            f"{method['trained']:,}",
-            brief(method["seconds"]),
-        )
-        for label, method in document["methods"].items()
-    ]
+    lines: list[tuple[str, ...]] = []
+    for label, method in document["methods"].items():
+        texts = (marked(label, method["by"]), settings_of(method["settings"], method["defaults"]))
+        costs = (str(method["draw"]), f"{method['trained']:,}", brief(method["seconds"]))
+        lines.append((*texts, number(method["score"]), number(method["default"]), *costs))
+    return lines
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[list[str]]:
     """Rows with cells of one width in each column, the first two to the left."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        [
-            cell.ljust(width) if k < 2 else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in table
-    ]
+    ways = [str.ljust, str.ljust, *[str.rjust] * len(widths[2:])]
+    return [[put(cell, width) for put, cell, width in zip(ways, row, widths, strict=True)] for row in table]
 
 
 def headline(document: Content) -> str:
     """For which methods the search is better than the defaults, on the samples that it had."""
     by, methods = document["budget"]["by"], document["methods"]
-    better = [
-        label
-        for label, method in methods.items()
-        if None not in (method["score"], method["default"]) and method["score"] > method["default"]
-    ]
+    scored = {label: m for label, m in methods.items() if None not in (m["score"], m["default"])}
+    better = [label for label, method in scored.items() if method["score"] > method["default"]]
     if not better:
         return f"No search is shown to be better than the defaults by {by}."
     names = listed(better) if len(better) < 3 else f"{len(better)} of {len(methods)} methods"
@@ -129,7 +108,6 @@ def headline(document: Content) -> str:
 def page(document: Content) -> Page:
     """The choice of settings as a page: what was chosen and how, and of every method all draws and what each setting does."""
     made, oracle = rows(document), document["budget"]["by"] == ORACLE
-    chosen = Grid(COLUMNS[1:], tuple((row[0], tuple(map(Cell, row[1:]))) for row in made))
     shared = [Text(SHARED)] * (document["budget"]["sampler"] == "random")
     how: list[Block] = [Text(budget(document)), *shared, Bullets([*sentences(document)][1:])]
     of_methods = (_of(document, k, label) for k, label in enumerate(document["methods"]))
@@ -137,7 +115,7 @@ def page(document: Content) -> Page:
         "How settings were chosen", "Tuning", [plural(len(made), "method"), plural(document["budget"]["draws"], "draw")], headline(document),
         sections=[Section("how", "How they were chosen, and what to doubt", how), *of_methods], folded=True,
         footer=f"Made by equipoise tune; the runs that chose had {'the' if oracle else 'no'} test data.",
-        first=[Table(chosen, head="Method", kind="settings")],
+        first=[of_texts([(name, texts) for name, *texts in made], COLUMNS[1:], "Method")],
     )  # fmt: skip
 
 
@@ -146,22 +124,16 @@ def _of(document: Content, place: int, label: str) -> Section:
     method, by = document["methods"][label], document["budget"]["by"]
     last = [trial["rungs"][-1] for trial in method["trials"]]
     criteria = [name for name in CRITERIA if any(rung.get(name) is not None for rung in last)]
-    lines = tuple(
-        (
-            f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}",
-            (
-                Cell(settings_of(trial["settings"], method["defaults"])),
-                Cell(str(rung["rounds"]) if len(rung) > 1 else "–"),
-                *(Cell("–" if (x := rung.get(name)) is None else number(x, 2)) for name in criteria),
-            ),
-        )
-        for trial, rung in zip(method["trials"], last, strict=True)
-    )
+    lines = []
+    for trial, rung in zip(method["trials"], last, strict=True):
+        numbers = [str(rung["rounds"]) if len(rung) > 1 else UNDEFINED, *(number(rung.get(name)) for name in criteria)]
+        name = f"{trial['draw']}{' (chosen)' * (trial['draw'] == method['draw'])}"
+        lines.append((name, (settings_of(trial["settings"], method["defaults"]), *numbers)))
     searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
     failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
     blocks: list[Block] = [
         Text(f"Searched: {searched}."),
-        Table(Grid(("settings", "rounds", *criteria), lines), head="Draw", kind="lines"),
+        of_texts(lines, ("settings", "rounds", *criteria), "Draw", kind="lines"),
         Bullets([*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)]),
     ]
     figure, pointed = sensitivity(label, method, by), {trial["draw"] for trial in drawn(method, by)}
@@ -175,11 +147,6 @@ def _of(document: Content, place: int, label: str) -> Section:
         name = f"sensitivity-{place}"
         blocks.append(Pictures([Picture(name, f"{by} against each setting", svg(name, figure), caption)]))
     return Section(f"draws-{place}", label, blocks)
-
-
-def save(document: Content, path: str | os.PathLike[str]) -> Path:
-    """Write the page, atomically; return its path."""
-    return write_atomically(Path(path), pages.html(page(document)))
 
 
 def drawn(method: Content, by: str) -> list[Content]:

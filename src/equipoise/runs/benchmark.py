@@ -19,22 +19,16 @@ from equipoise.federation.method import parse
 from equipoise.records.directory import CHOSEN, CONDITIONS, TRIALS, stored
 from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
-from equipoise.report.html import write as write_report
-from equipoise.report.notes import marked
-from equipoise.report.sentences import when
-from equipoise.report.statistics import Comparison
+from equipoise.report import html, notes, page, sentences, statistics
 from equipoise.runs import choosing, directory as runs, plan, unchanged
-from equipoise.runs.choosing import TUNING, Budget
 from equipoise.runs.configuration import Layer, RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
-from equipoise.system import own_code, trust
+from equipoise.system import own_code, seals, tree, trust
 from equipoise.system.errors import RunError
 from equipoise.system.files import ANYWHERE, read_regular, require_own, write_atomically
-from equipoise.system.seals import open_toml, sealed_json
 from equipoise.system.suggestions import unknown
-from equipoise.system.tree import flatten
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +66,9 @@ class Suite(Strict):
     scenario: list[Part] = Field(min_length=1)
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> choosing.Budget:
         """How settings are chosen."""
-        return Budget(draws=self.draws, by=self.by, validation=self.validation)
+        return choosing.Budget(draws=self.draws, by=self.by, validation=self.validation)
 
 
 def suites() -> list[str]:
@@ -97,7 +91,7 @@ def read_suite(name: str) -> Suite:
     try:
         read = read_regular(Path(name), ANYWHERE) if own else (FOLDER / f"{name}.toml").read_bytes()
         text = read.decode()
-        content = open_toml(text)
+        content = seals.open_toml(text)
         if own:
             trust.require_file(Path(name), content)
         suite = Suite(**content)
@@ -238,7 +232,7 @@ class Cell:
     def fail(self, why: str, kind: Literal["failed", "skipped"] = "failed") -> None:
         """Record why it has no results."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / FAILED, sealed_json({kind: why}))
+        write_atomically(self.folder / FAILED, seals.sealed_json({kind: why}))
         log.warning("%s on %s: %s", self.method, self.part.name, why)
 
     def candidates(self, methods: Sequence[str]) -> choosing.Candidates:
@@ -249,7 +243,7 @@ class Cell:
     @property
     def choice(self) -> Content:
         """What was chosen, as :meth:`equipoise.runs.choosing.Tuning.document` has it."""
-        return dict(stored(self.folder / TUNING)["methods"][self.method])
+        return dict(stored(self.folder / choosing.TUNING)["methods"][self.method])
 
     def config(self, seed: int) -> RunConfig:
         """A run that is reported, with the chosen settings."""
@@ -326,14 +320,14 @@ def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:
         raise RunError(f"{base} has results with {stated(changes)}. Choose another --name.")
     base.mkdir(parents=True, exist_ok=True)
     submitted = [*dict.fromkeys([*before.get(SUBMITTED, []), *methods])]
-    write_atomically(path, sealed_json({**before, **now, SUBMITTED: submitted}))
+    write_atomically(path, seals.sealed_json({**before, **now, SUBMITTED: submitted}))
 
 
 def _identity(conditions: Content, others: Content) -> Identity:
     """What conditions state, of those that others have, too: a folder may have fewer scenarios than its suite, or more."""
     both = {name: what for name, what in conditions.items() if name in others and name != SUBMITTED}
     data = {f"the {name}": both.pop(name) for name in [*both] if name.startswith("content of ")}
-    settings: Content = flatten(both, sep=": ")
+    settings: Content = tree.flatten(both, sep=": ")
     paths = {name: Path(x).name for name, x in settings.items() if name.endswith(": data")}  # of an earlier version
     return Identity({**settings, **paths}, data=data)
 
@@ -364,14 +358,10 @@ def _choose(suite: Suite, missing: Sequence[Cell], shard: tuple[int, int], **how
     first = usable[0]
     where = first.base / first.part.name
     candidates = first.candidates([cell.method for cell in usable])
+    place, versions = where / f"shard-{shard[0]}-of-{shard[1]}", (own_code.version(cell.method) for cell in usable)
+    trials = where / "-".join([TRIALS, *filter(None, versions)])
     try:
-        every = choosing.choose_in_processes(
-            candidates,
-            suite.budget,
-            where / f"shard-{shard[0]}-of-{shard[1]}",
-            folder=where / "-".join([TRIALS, *filter(None, (own_code.version(cell.method) for cell in usable))]),
-            **how,
-        )
+        every = choosing.choose_in_processes(candidates, suite.budget, place, trials, **how)
     except RunError as error:
         if error.kind != choosing.TRIAL:
             raise
@@ -418,11 +408,11 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
             if not cell.failure and cell.finished(suite.seeds)
         }
         report, rounds, shown_rounds = base / part.name / REPORT, 0, ""
-        compared: Comparison | None = None
+        compared: statistics.Comparison | None = None
         if histories:
-            compared = Comparison.of([run for of_method in histories.values() for run in of_method])
-            rounds, shown_rounds = int(compared["rounds"]), when(compared.document)
-            write_report(compared, report)
+            compared = statistics.Comparison.of([run for of_method in histories.values() for run in of_method])
+            rounds, shown_rounds = int(compared["rounds"]), sentences.when(compared.document)
+            html.write(compared, report)
         results[part.name] = {
             method: _result(cell, histories.get(method), compared, suite.methods[0] in histories)
             for method, cell in of_part.items()
@@ -435,7 +425,7 @@ def document(suite: Suite, base: Path, methods: Sequence[str] = ()) -> Content:
 
 
 def _result(
-    cell: Cell, histories: Sequence[History] | None, compared: Comparison | None, referred: bool
+    cell: Cell, histories: Sequence[History] | None, compared: statistics.Comparison | None, referred: bool
 ) -> Content | None:
     """The numbers of a cell, with the differences if they are ``referred`` to the reference; None if it was not run yet."""
     choice: Content = {}
@@ -447,12 +437,13 @@ def _result(
     if histories is None or compared is None:
         return None
     tuned = histories[0].tuned or {}
-    label = marked(histories[0].label, tuned.get("by"))
+    label = notes.marked(histories[0].label, tuned.get("by"))
     row = next(method for method in compared["methods"] if method["method"] == label)
     versus = row["versus"]
     return _empty() | {
         **choice,
         **{name: row[key]["mean"] for name, key in STATISTICS.items()},
+        "printed": page.printed_names(histories).get(histories[0].label),
         "seconds": fmean(sum(float(r.get("seconds", 0)) for r in run.records) for run in histories),
         "bytes": _bytes(histories[0]),
         "tuning_seconds": tuned.get("seconds"),

@@ -29,10 +29,9 @@ from equipoise.core.solver import Solver
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.statistics import spearman
-from equipoise.records import criteria
+from equipoise.records import criteria, history
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LEAVE_OUT, ORACLE, rungs
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER, TRIALS, manifest, stored
-from equipoise.records.history import History
 from equipoise.records.identity import Identity
 from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
@@ -40,14 +39,10 @@ from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.configuration import FLOWER, Layer, RunConfig, configure, layered, overrides_of, stacked
 from equipoise.runs.plan import Cell, How, Outcome, finish, fitting
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
-from equipoise.system import hashes, own_code, places, trust
+from equipoise.system import files, grouping, hashes, own_code, places, seals, suggestions, trust
 from equipoise.system.errors import CODE, SETTINGS, RunError
-from equipoise.system.files import claimed, write_atomically
-from equipoise.system.grouping import grouped
 from equipoise.system.ranges import check_fields, choice, fitting as fitting_space, marked, number, setting
-from equipoise.system.seals import sealed_json, sealed_text
 from equipoise.system.search import Interval, Space, log_uniform, share
-from equipoise.system.suggestions import unknown
 from equipoise.system.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -224,7 +219,7 @@ def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     every, ended = [run for run, _ in begun], [run for run, why in begun if not why]
     why = next((outcome.why for outcome in outcomes if outcome.why), "")
     numbers = [{**criteria.scores(run), **({ORACLE: criteria.tested(run)} if by == ORACLE else {})} for run in ended]
-    useless = History.failure if by == ORACLE else criteria.failed
+    useless = history.History.failure if by == ORACLE else criteria.failed
     why = why or next((text for run in ended if (text := useless(run))), "")
     names = dict.fromkeys(name for each in numbers for name in each)
     means = {name: fmean(each[name] for each in numbers) for name in names}
@@ -332,7 +327,7 @@ class Tuning:
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write the page with all draws; return its path."""
-        return report.save(self.document(), path)
+        return report.page(self.document()).save(path)
 
     def __str__(self) -> str:
         document = self.document()
@@ -347,7 +342,7 @@ class Tuning:
         ValueError : no method has this label.
         """
         if label not in self.choices:
-            raise ValueError(unknown("method", label, self.choices))
+            raise ValueError(suggestions.unknown("method", label, self.choices))
         return replace(self, choices={label: self.choices[label]})
 
     def tuned(self, label: str) -> Tuned:
@@ -372,12 +367,8 @@ class Tuning:
 
     def document(self) -> Content:
         """Everything in plain JSON types."""
-        return {
-            "budget": self.budget.conditions(self.rounds),
-            "rungs": [*self.budget.rungs(self.rounds)],
-            "methods": {label: self._of(label) for label in self.choices},
-            "chosen": self.digest,
-        }
+        about = {"budget": self.budget.conditions(self.rounds), "rungs": [*self.budget.rungs(self.rounds)]}
+        return {**about, "methods": {label: self._of(label) for label in self.choices}, "chosen": self.digest}
 
     def _of(self, label: str) -> Content:
         chosen = self.choices[label]
@@ -570,14 +561,14 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
 
 def write(tuning: Tuning, directory: Path, shared: Mapping[str, Any], *, page: bool = True) -> Tuning:
     """Write the choices, and a document and a ``page`` with all draws, to the disk, before any run has test data; return them with the hash of the choices."""
-    text = sealed_text(tuning.toml(shared))
+    text = seals.sealed_text(tuning.toml(shared))
     digest = hashlib.sha256(text.encode()).hexdigest()
     written = replace(tuning, digest=digest)
     directory.mkdir(parents=True, exist_ok=True)
     names = [*trust.named(tomllib.loads(text)), *filter(None, [shared.get("track")])]
     trust.enter(trust.settings_file(directory / CHOSEN, names))  # the user's own, who has just chosen
-    write_atomically(directory / CHOSEN, text)
-    write_atomically(directory / TUNING, sealed_json(written.document()))
+    files.write_atomically(directory / CHOSEN, text)
+    files.write_atomically(directory / TUNING, seals.sealed_json(written.document()))
     if page:
         written.report(directory / PAGE)
     return written
@@ -721,7 +712,7 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
                 f"search {name}: it has a value already, which would not be searched. Leave one of them out."
             )
         if name not in names:
-            raise ValueError(f"search {name}: {unknown('setting', name, sorted(names))}")
+            raise ValueError(f"search {name}: {suggestions.unknown('setting', name, sorted(names))}")
     runs.distinct([*methods])
     return {label: space_of(method, search) for label, method in methods.items()}
 
@@ -788,7 +779,7 @@ def choose(
             cells.append(Cell(trial, config, _place(runs_in, trial, f"{seed}{name}"), until))
         return _by_trial([*train(cells)])
 
-    with claimed(base):
+    with files.claimed(base):
         chosen = decide(subject.spaces, subject.rates, budget, rounds, advance)
         chosen = replace(chosen, methods=methods, conditions=subject.conditions(budget, runs_in))
         return write(chosen, base, shared, page=page)
@@ -928,4 +919,4 @@ def _by_trial(outcomes: Sequence[Outcome]) -> dict[Trial, list[Outcome]]:
         others = [error for error in errors if error is not None and error.kind != SETTINGS]
         if others and (len(others) == len(errors) or CODE in [error.kind for error in others]):
             raise RunError(f"{label} cannot be tuned: {others[0]}.", TRIAL)
-    return grouped((outcome.cell.key, outcome) for outcome in outcomes)
+    return grouping.grouped((outcome.cell.key, outcome) for outcome in outcomes)

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from equipoise import networks, scenarios
-from equipoise.core.rates import Layers, check_rounds, rate
+from equipoise.core import rates, task
 from equipoise.core.settings import OF_SOLVER, RunSettings, Settings, made, operating
-from equipoise.core.task import task_of
-from equipoise.data.tables.columns import several
+from equipoise.data.tables.options import several
 from equipoise.engines import ENGINES
 from equipoise.federation.method import parse
 from equipoise.federation.stopping import NONE
 from equipoise.methods import METHODS
+from equipoise.metrics import groups
 from equipoise.metrics.classification import divided
-from equipoise.metrics.groups import positive_class
 from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
-from equipoise.system import calls, own_code, places
-from equipoise.system.devices import usable_device
+from equipoise.system import calls, devices, own_code, places
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.ranges import marked, number, setting, text
 from equipoise.system.suggestions import some
@@ -178,18 +176,18 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     named = {"method": str(rules), "own_code": code, "label": chosen.get("label") or label_of(method, layers)}
     config = made(RunConfig, {**recommended, **chosen, **named})
     net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
-    usable_device(config.device)
+    devices.usable_device(config.device)
     _check_selection(config, chosen)
     if not rules.sharing.clients and config.engine == FLOWER:
         raise ValueError(
             f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."
         )
-    lr = rate(config.solver.lr)
-    check_rounds(lr, config.rounds)
-    if isinstance(lr, Layers):
+    lr = rates.rate(config.solver.lr)
+    rates.check_rounds(lr, config.rounds)
+    if isinstance(lr, rates.Layers):
         lr.check([name for name, _ in net.named_parameters()])
     rules.check(config.solver)
-    rules.require(task_of(data.task))
+    rules.require(task.task_of(data.task))
     if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
         share = "server_validation" in scenarios.SCENARIOS[scenario].options
         todo = f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
@@ -240,7 +238,7 @@ def _described(scenario: str, chosen: Content) -> scenarios.Description:
         if (folder := scenarios.folder(scenario, chosen.get("data"))) is not None:
             chosen["data"] = str(folder)
         data = scenarios.describe(scenario, chosen.get("data"), **options)
-        task_of(data.task)  # or a wrong option
+        task.task_of(data.task)  # or a wrong option
     except TypeError as error:
         written = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ValueError(f"scenario {scenario} cannot be made with {written}: {error}.") from None
@@ -282,7 +280,7 @@ def _positive(data: scenarios.Description, chosen: Content) -> object:
     if data.n_classes == 0:
         raise ValueError(f"--positive {positive} names a class, and the labels are numbers to predict. Leave it out.")
     if data.n_classes > 1:
-        positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
+        groups.positive_class(positive, data.classes or tuple(map(str, range(data.n_classes))))
     return positive
 
 

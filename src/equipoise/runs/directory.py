@@ -17,48 +17,41 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import flower, networks, scenarios
-from equipoise.core.attacks import Attackers
-from equipoise.core.draws import cohort_size
+from equipoise.core import attacks, draws, presence, task
 from equipoise.core.model import Model
-from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup, overrides
 from equipoise.core.settings import made
-from equipoise.core.task import Task, task_of
 from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.samples import trained_on
-from equipoise.data.tables.columns import several
-from equipoise.federation import checkpoint, forecast as forecasts
+from equipoise.data.tables.options import several
+from equipoise.federation import checkpoint, forecast as forecasts, stopping
 from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame, require_people
 from equipoise.federation.method import Method, parse
-from equipoise.federation.stopping import EarlyStopping
+from equipoise.metrics import groups
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.groups import positive_class
 from equipoise.records.identity import CODE, Identity, stated
 from equipoise.records.meta import OF_DATA, Contribution
 from equipoise.records.record import Record
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
-from equipoise.system import hashes, own_code, places, trust
-from equipoise.system.environment import environment
+from equipoise.system import environment, hashes, own_code, places, ranges, suggestions, trust
 from equipoise.system.files import cache_directory, claimed, locked, read_regular, require_own, sweep, write_atomically
-from equipoise.system.ranges import marked
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
-from equipoise.system.suggestions import some
 from equipoise.system.text import Said, key_of, plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
-UNTRAINED = marked(RunConfig, "about", "operation", "shown")
+UNTRAINED = ranges.marked(RunConfig, "about", "operation", "shown")
 MEASURED = ("standalone_test", "standalone_val")
-OWN = (*marked(RunConfig, "together"), *UNTRAINED)  # settings that do not matter alone
+OWN = (*ranges.marked(RunConfig, "together"), *UNTRAINED)  # settings that do not matter alone
 MANIFEST = (
     "client_names", "client_groups", "measures", "classes", "client_tests", "personal", "bound", "contribution",
-    "units", "machines", "hostile", "attributes", "in_force", "decides", "task", "unit",
+    "units", "machines", "hostile", "attributes", "in_force", "printed", "decides", "task", "unit",
 )  # fmt: skip
 ALONE = 1  # raise it whenever what a client reaches alone may come out differently
 LONGEST = 120  # characters of a method's text in the name of a directory
@@ -190,7 +183,7 @@ def load(directory: Path, *, checked: bool = True) -> RunConfig:
     except (FileNotFoundError, NotADirectoryError):
         inside = sorted(file.parent.as_posix() for file in directory.glob("*/config.toml"))
         hint = "Runs are in runs/; see: equipoise run --help."
-        where = f"Give one of the runs in it: {some(inside)}." if inside else hint
+        where = f"Give one of the runs in it: {suggestions.some(inside)}." if inside else hint
         raise ValueError(f"{directory} is not a run: it has no config.toml. {where}") from None
     except ValueError as error:
         raise RunError(
@@ -264,8 +257,8 @@ def check(config: RunConfig) -> None:
     data, net = _made(config)
     _check_network([config], data, net)
     _check_memory(config, data, net)
-    Presence.of(config, data.client_names, data.client_groups, data.sizes)
-    Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
+    presence.Presence.of(config, data.client_names, data.client_groups, data.sizes)
+    attacks.Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
 
 
 def check_networks(configs: Sequence[RunConfig]) -> None:
@@ -300,7 +293,7 @@ def _check_people(config: RunConfig, method: Method, data: Scenario, model: Mode
         return
     require_people(method, data.attributes, here=True)
     values = {name: len(words) for name, words in data.attributes.items()}
-    target = positive_class(config.positive, data.classes or tuple(map(str, range(data.n_classes))))
+    target = groups.positive_class(config.positive, data.classes or tuple(map(str, range(data.n_classes))))
     positive = None if target is None else target.number
     setup = Setup(
         model.initial, model.layout, torch.tensor(data.sizes), config.solver, data.n_classes, attributes=values,
@@ -317,7 +310,7 @@ def doubts(config: RunConfig) -> list[str]:
         return []
     data, net = _made(config)
     model, sizes = Model(net), torch.tensor(data.sizes)
-    setup = Setup(model.initial, model.layout, sizes, asked=cohort_size(len(sizes), config.participation))
+    setup = Setup(model.initial, model.layout, sizes, asked=draws.cohort_size(len(sizes), config.participation))
     return [why for rule in rules if (why := rule.doubt(setup))]
 
 
@@ -326,13 +319,13 @@ def assumed(config: RunConfig) -> str:
     data = scenarios.describe(config.scenario, config.data, **config.scenario_options)
     measures = (*data.measures, *several(config.measures or ()))
     classes = data.classes or tuple(map(str, range(data.n_classes)))
-    positive = positive_class(config.positive, classes) if RATES in measures else None
+    positive = groups.positive_class(config.positive, classes) if RATES in measures else None
     return positive.sentence if positive is not None and positive.why == "assumed" else ""
 
 
-def _task(config: RunConfig, data: Scenario) -> Task:
+def _task(config: RunConfig, data: Scenario) -> task.Task:
     """What the labels mean, with what that takes from all that clients train on."""
-    return task_of(data.task).fitted(_trained_on(config, data))
+    return task.task_of(data.task).fitted(_trained_on(config, data))
 
 
 def _trained_on(config: RunConfig, data: Scenario) -> list[Tensor]:
@@ -351,7 +344,7 @@ def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
 def _check_memory(config: RunConfig, data: Scenario, net: nn.Module) -> None:
     model = Model(net)
     private = parse(config.method).private(model) is not None
-    forecasts.check_memory(model, cohort_size(len(data.clients), config.participation), private, config.device)
+    forecasts.check_memory(model, draws.cohort_size(len(data.clients), config.participation), private, config.device)
 
 
 def federation(
@@ -526,7 +519,7 @@ def execute(
 
         if rest > 0 and (until is None or fed.progress.t < until):
             states = {"checkpoint_every": config.checkpoint_every, "keep_checkpoints": config.keep_checkpoints}
-            stop = EarlyStopping.of(config)
+            stop = stopping.EarlyStopping.of(config)
             fed.fit(rest, directory=directory, progress=progress, on_round=shown, stop=stop, **states)
         history = History.from_run(directory)
         if fed.progress.t >= config.rounds or history.stopped:  # not where on_round paused it
@@ -539,15 +532,11 @@ def _describe(config: RunConfig, directory: Path, fed: Federation, data: Scenari
     header = [*fed.header, f"{plural(config.threads, 'processor thread')}, {config.device}"]
     header += [Said(f"{OF_DATA}{note}", key_of(note)) for note in data.manifest.get("notes", ())]
     meta = fed.history.meta
-    manifest = {
-        **environment(),
-        "data": data.manifest,
-        "contents": unchanged.contents(config, data, before),
-        **{key: meta.get(key) for key in MANIFEST if key in meta},
-        "header": header,
-        "header_keys": [*map(key_of, header)],
-        "holdings": fed.holdings | {"classes": data.manifest.get("classes")},
-    }
+    manifest = {**environment.environment(), "data": data.manifest}
+    manifest |= {"contents": unchanged.contents(config, data, before)}
+    manifest |= {key: meta.get(key) for key in MANIFEST if key in meta}
+    manifest |= {"header": header, "header_keys": [*map(key_of, header)]}
+    manifest["holdings"] = fed.holdings | {"classes": data.manifest.get("classes")}
     if config.data is None:  # there are no examples of the user's files
         manifest["holdings"] |= {"examples": examples(data.client_groups, data.clients)}
     if config.weights is not None:

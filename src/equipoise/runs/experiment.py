@@ -15,13 +15,12 @@ from pydantic_core import ErrorDetails
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
+from equipoise.metrics import statistics
 from equipoise.metrics.classification import MEASURES
-from equipoise.metrics.statistics import Direction
 from equipoise.report.reproduction import STATISTICS
 from equipoise.scenarios import SCENARIOS
-from equipoise.system import trust
+from equipoise.system import seals, trust
 from equipoise.system.errors import InputError
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import unknown
 
 FOLDER = Path(__file__).with_name("experiments")
@@ -147,7 +146,7 @@ class Claim(Strict):
     row: str
     than: str | None = None
     value: float | None = Field(allow_inf_nan=False, default=None)
-    direction: Direction
+    direction: statistics.Direction
     margin: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     parts: list[str] = []
     seeds: dict[str, Annotated[int, Field(ge=1)]] = {}
@@ -296,7 +295,7 @@ def _written(name: str) -> dict[str, Any]:
     """What a file says, with what its parts and rows share and what it takes from the experiment that it is ``like``."""
     file = experiment_file(name)
     try:
-        own = open_toml(file.read_bytes().decode())
+        own = seals.open_toml(file.read_bytes().decode())
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: expected text in UTF-8; found {error.reason} at byte {error.start}.") from None
     except ValueError as error:

@@ -27,16 +27,13 @@ from equipoise.records.directory import ORDER, manifest, members
 from equipoise.records.identity import Identity
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
-from equipoise.runs import directory as runs, unchanged
+from equipoise.runs import directory as runs, plan, unchanged
 from equipoise.runs.choosing import FOLDER, TUNING
 from equipoise.runs.configuration import RunConfig, RunError, whole
-from equipoise.runs.plan import Cell, run as run_cells, train
-from equipoise.system import own_code, places, trust
+from equipoise.system import own_code, places, tree, trust, workers
 from equipoise.system.environment import kind, machine, source, versions
 from equipoise.system.files import LARGE, read_regular, real_path, write_atomically
 from equipoise.system.seals import open_json, sealed_json, sealed_text, typed
-from equipoise.system.tree import flatten
-from equipoise.system.workers import Processes
 
 FORMAT = 1
 ABOUT = "pack.json"  # what else is in the file, with sizes and hashes
@@ -428,9 +425,9 @@ def rerun(
         raise RunError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
     _lay_out(about["files"], [run["path"] for run in repeatable], folder, again)
     moved = whole(data) if data is not None and lacking else None
-    cells = [Cell(run["path"], None, again / run["path"]) for run in repeatable]
-    with trust.agreed(), Processes(jobs) as where:
-        outcomes = run_cells(cells, lambda cell: where.submit(train, str(cell.folder), data=moved))
+    cells = [plan.Cell(run["path"], None, again / run["path"]) for run in repeatable]
+    with trust.agreed(), workers.Processes(jobs) as where:
+        outcomes = plan.run(cells, lambda cell: where.submit(plan.train, str(cell.folder), data=moved))
         failed = {outcome.cell.key: outcome.why.replace(f"{again}/", "") for outcome in outcomes if outcome.why}
     return [
         Again(run["path"], False, failed=failed[run["path"]])
@@ -477,7 +474,7 @@ def _numbers(path: Path) -> dict[str, Any]:
     """Everything in the records of a run but times, by where it is."""
     rounds = {f"round {record['round']}:": record for record in History.from_run(path).records}
     counted = {t: {name: value for name, value in record.items() if name not in TIMES} for t, record in rounds.items()}
-    return {where: x for t, record in counted.items() for where, x in flatten(record, t, " ").items()}
+    return {where: x for t, record in counted.items() for where, x in tree.flatten(record, t, " ").items()}
 
 
 def unlike(about: Mapping[str, Any]) -> Iterator[str]:

@@ -14,18 +14,14 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict, Unpack
 
 from equipoise.core.settings import simulated
-from equipoise.federation import checkpoint
-from equipoise.federation.directory import CHECKPOINT, METRICS
+from equipoise.federation import checkpoint, directory
 from equipoise.federation.history import History
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
-from equipoise.runs import directory as runs
+from equipoise.runs import directory as runs, status
 from equipoise.runs.configuration import RunConfig
-from equipoise.runs.status import Watch
-from equipoise.system import trust
+from equipoise.system import files, seals, trust
 from equipoise.system.errors import SETTINGS, RunError
-from equipoise.system.files import open_regular, write_atomically
 from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
-from equipoise.system.seals import sealed_json
 from equipoise.system.workers import Processes, Workers, cores
 
 log = logging.getLogger(__name__)
@@ -56,7 +52,7 @@ class Cell:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to train."""
-        state = self.folder / CHECKPOINT
+        state = self.folder / directory.CHECKPOINT
         paused = self.until and checkpoint.exists(state) and checkpoint.about(state)["t"] >= self.until
         return bool(runs.finished(self.folder) or paused)
 
@@ -85,7 +81,7 @@ class Outcome:
     @cached_property
     def history(self) -> History | None:
         """What it has recorded, if anything."""
-        recorded = self.trained is None and (self.cell.folder / METRICS).exists()
+        recorded = self.trained is None and (self.cell.folder / directory.METRICS).exists()
         return History.from_run(self.cell.folder) if recorded else self.trained
 
 
@@ -158,7 +154,7 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     if jobs is None:
         jobs = fitting([cell.config for cell in cells])
     left = [cell for cell in cells if not cell.ended]
-    watch = Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
+    watch = status.Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
     total, looks = sum(min(cell.config.rounds, cell.until or cell.config.rounds) for cell in cells), itertools.count()
 
@@ -253,7 +249,7 @@ def compare(configs: Sequence[RunConfig], base: Path, **how: Unpack[How]) -> lis
             log.warning("%s: %s", label, why)
     for cell in cells:
         runs.start(cell.config, cell.folder)
-    write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
+    files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
     if failed := [outcome for outcome in finish(cells, **how) if outcome.why]:
         named = "\n".join(f"{outcome.cell.folder.name}: {outcome.why}" for outcome in failed)
         rest = f"\nThe others are complete, in {base}." * (len(failed) < len(paths))
@@ -280,7 +276,7 @@ def fitting(configs: Sequence[RunConfig]) -> int:
 
 def _rounds(path: Path) -> int:
     try:
-        with open_regular(path / METRICS) as file:
+        with files.open_regular(path / directory.METRICS) as file:
             return sum(1 for _ in file)
     except FileNotFoundError:
         return 0

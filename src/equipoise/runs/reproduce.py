@@ -17,15 +17,13 @@ from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.federation.history import History
 from equipoise.report.reproduction import Chosen, Tried
-from equipoise.runs import directory as runs, experiment as papers
-from equipoise.runs.choosing import judged
+from equipoise.runs import choosing, directory as runs, experiment as papers
 from equipoise.runs.configuration import Layer, RunConfig, called, layered
 from equipoise.runs.experiment import ColumnGroup, Condition, PaperExperiment, Row, read_experiment
 from equipoise.runs.plan import Cell, How, Outcome, finish
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
-from equipoise.system import hashes, own_code
+from equipoise.system import files, hashes, own_code
 from equipoise.system.errors import InputError, RunError
-from equipoise.system.files import locked
 
 Draw = tuple[int, int | None]  # a seed, and the number of the division of the data, None for the seed's own
 
@@ -373,7 +371,7 @@ def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
     for trial in candidate.trials:
         why = failed.get(trial.path, "").partition(". ")[0]
         outcome = Outcome(Cell(trial, trial.config, trial.path), RunError(why) if why else None)
-        result = judged([outcome], by, trial.rounds)
+        result = choosing.judged([outcome], by, trial.rounds)
         if result.failed:
             return Tried(candidate.settings, math.nan, f"seed {trial.seed}: {result.failed}")
         scores.append(result.scores[by])
@@ -398,7 +396,7 @@ def _completed(planned: Sequence[PlannedRun], **how: Unpack[How]) -> dict[Path, 
     cells = {run.path: Cell((run.part, run.row, run.seed), run.config, run.path) for run in planned}
     for path, cell in cells.items():  # two rows may be the same run
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent / f".{path.name}.lock", wait=True):
+        with files.locked(path.parent / f".{path.name}.lock", wait=True):
             runs.start(cell.config, path)
     return {outcome.cell.folder: outcome.why for outcome in finish([*cells.values()], **how) if outcome.why}
 

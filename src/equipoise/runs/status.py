@@ -12,14 +12,11 @@ from typing import Any
 from equipoise.federation.checkpoint import POINTER
 from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
+from equipoise.records import history, record
 from equipoise.records.directory import CHOSEN, TRIALS
-from equipoise.records.history import LEAST
-from equipoise.records.record import Record
 from equipoise.runs.directory import finished
-from equipoise.system import own_code
-from equipoise.system.errors import RunError
+from equipoise.system import errors, own_code, seals
 from equipoise.system.files import holder, open_regular, read_regular
-from equipoise.system.seals import open_json, open_toml, read_json
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
 STATES = ("running", "complete", "stopped", "failed", "not begun", "damaged")
@@ -62,7 +59,7 @@ def run_status(directory: Path) -> RunStatus:
     """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
     try:
         return _read_status(directory)
-    except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (errors.RunError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
 
 
@@ -75,8 +72,9 @@ def _read_status(directory: Path) -> RunStatus:
         about["rounds"] = pointer["rounds"]
     last = _last(directory / METRICS)
     simulated = () if about.get("engine") == "flower" else manifest.get("client_names") or ()
-    least = int(about.get("least_group") or LEAST)
-    standing = Standing.of(last, int(about.get("rounds") or len(last)), least, simulated)
+    least = int(about.get("least_group") or history.LEAST)
+    large = [record.large(each, least, simulated) for each in last]
+    standing = Standing.of(large, int(about.get("rounds") or len(last)))
     process = holder(directory / LOCK)
     ended = str(last[-1].get("stopped", "")) if last else ""
     failure = _object(directory / FAILED)
@@ -90,17 +88,11 @@ def _read_status(directory: Path) -> RunStatus:
         state, why = "failed", str(failure.get("error", ""))
     else:
         state, why = "stopped" if last else "not begun", ended
-    return RunStatus(
-        directory=directory,
-        method=own_code.short(str(about.get("label") or about.get("method") or "")),
-        seed=about.get("seed"),
-        state=state,
-        standing=standing,
-        process=process if state == "running" else None,
-        written=_ended(directory, last[-1]["round"]) if last else None,
-        why=why,
-        lr="" if lr is None else shown_rate(lr, standing.round, standing.rounds),
-    )
+    method = own_code.short(str(about.get("label") or about.get("method") or ""))
+    running = process if state == "running" else None
+    written = _ended(directory, last[-1]["round"]) if last else None
+    rate = "" if lr is None else shown_rate(lr, standing.round, standing.rounds)
+    return RunStatus(directory, method, about.get("seed"), state, standing, running, written, why, rate)
 
 
 def below(folder: Path) -> Iterator[RunStatus]:
@@ -183,19 +175,19 @@ def _changed(path: Path) -> float:
 
 def _config(directory: Path) -> dict[str, Any]:
     path = directory / "config.toml"
-    return open_toml(read_regular(path).decode()) if path.exists() else {}
+    return seals.open_toml(read_regular(path).decode()) if path.exists() else {}
 
 
 def _object(path: Path, folder: Path | None = None) -> Mapping[str, Any]:
     """The content of a JSON file; nothing if there is none."""
     try:
-        content = open_json(read_regular(path, folder).decode())
+        content = seals.open_json(read_regular(path, folder).decode())
     except FileNotFoundError:
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def _last(path: Path) -> list[Record]:
+def _last(path: Path) -> list[record.Record]:
     """The last records in ``metrics.jsonl``; a line that is being written is none."""
     try:
         with open_regular(path) as file:
@@ -208,7 +200,7 @@ def _last(path: Path) -> list[Record]:
     except FileNotFoundError:
         return []
     lines = text.split(b"\n")[1 if at else 0 : -1]
-    return [read_json(line.decode()) for line in lines[-LAST:] if line.strip()]
+    return [seals.read_json(line.decode()) for line in lines[-LAST:] if line.strip()]
 
 
 def _ended(directory: Path, t: int) -> float:

@@ -22,18 +22,14 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
-from equipoise.federation import checkpoint
+from equipoise.federation import checkpoint, fingerprint, guard, history, preparation
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, require_none, write_manifest
 from equipoise.federation.federation import Federation
-from equipoise.federation.fingerprint import code, digest
-from equipoise.federation.guard import QuorumError
-from equipoise.federation.history import History
 from equipoise.federation.method import Method
-from equipoise.federation.preparation import recorded_of
-from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
+from equipoise.federation.standing import ProgressLog, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop
+from equipoise.metrics import collaborative
 from equipoise.metrics.classification import RATES
-from equipoise.metrics.collaborative import SERVER
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import ORDER, manifest
 from equipoise.records.identity import Identity
@@ -45,10 +41,9 @@ from equipoise.runs.choosing import BY_LAST, FOLDER, Budget, Configure, Subject,
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
-from equipoise.system.files import claimed, write_atomically
+from equipoise.system import files, seals
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
-from equipoise.system.seals import sealed_json
 from equipoise.system.search import Space, read
 from equipoise.system.suggestions import shorten
 
@@ -97,7 +92,7 @@ class Common:
         if self.given.get("select", "last") != "last":
             raise ValueError(f"select: {BY_LAST}. Leave it out.")
         task = task_of(self.given.get("task", "classification"))
-        recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
+        preparation.recorded_of(task, self.given.get("measures", ()))  # or what is wrong with them
         sealed = replace(self, given=self._held(budget))
         rewards = self.given.get("collaborative") and self.given.get("groups") is None
 
@@ -119,7 +114,7 @@ class Common:
             base = {name: value for name, value in base.items() if name not in OF_TESTS}
             base["collaborative"] = budget.by == COLLABORATION
             if budget.by == COLLABORATION and (held := given.get("server_validation")) is not None:
-                base["tests"] = {SERVER: held}
+                base["tests"] = {collaborative.SERVER: held}
         return base
 
     def without(self, budget: Budget) -> dict[str, Configure]:
@@ -151,7 +146,7 @@ class Common:
         python = {
             "clients": [its["sizes"], its["labels"], data["inputs"]],
             "net": net,
-            "values of net": digest(fed.model.initial),
+            "values of net": fingerprint.digest(fed.model.initial),
             **{name: data[name] for name in ("groups", "attributes")},
             "server_validation": data["validation"],
             "task": str(fed.model.task),
@@ -159,7 +154,7 @@ class Common:
             **({"tests": data["tests"]} if budget.by == ORACLE else {}),
         }
         settings = choosing.conditional({**vars(fed.trial.settings), **positive, "rounds": self.rounds})
-        return {"settings": settings, "python": {name: code(x) for name, x in python.items()}}
+        return {"settings": settings, "python": {name: fingerprint.code(x) for name, x in python.items()}}
 
 
 def compare(
@@ -248,28 +243,28 @@ def compare(
     for label, method in labelled.items():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             common.config(label, settings[label], seed=numbers[0])()
-    histories: list[History] = []
+    histories: list[history.History] = []
     lines, planned = ProgressLog(progress), len(labelled) * len(numbers)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
         task = bar.add_task("", total=rounds * planned, accuracy="")
 
-        def train(cell: Cell) -> History:
+        def train(cell: Cell) -> history.History:
             label, seed = cell.key
             bar.update(task, description=f"{label}, seed {seed}")
             fed: Federation = cell.config()
             path = None if base is None else cell.folder
             if not histories and not fed.tests.sets:
                 log.warning(UNTESTED)
-            first = digest(fed.model.initial)
+            first = fingerprint.digest(fed.model.initial)
             left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop, chosen.get(label))
             later = planned - len(histories) - 1
             named = f"run {planned - later} of {planned}, " * (planned > 1) + f"{label}, seed {seed}"
             bar.update(task, advance=rounds - left)
 
             def shown(record: Record) -> None:
-                bar.update(task, advance=1, accuracy=accuracies(record, fed.least_group, fed.simulated))
+                bar.update(task, advance=1, accuracy=accuracies(fed.judged(record)))
                 if lines.due(named, ends=fed.progress.t == rounds or "stopped" in record):
-                    standing = Standing.of(fed.records, rounds, fed.least_group, fed.simulated)
+                    standing = fed.standing(rounds)
                     more = (rounds - standing.round + later * rounds) * (standing.seconds or 0)
                     end = datetime.fromtimestamp(time.time() + more) if later else None
                     lines.say(named, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)
@@ -277,7 +272,7 @@ def compare(
             if left:
                 try:
                     fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
-                except QuorumError as error:
+                except guard.QuorumError as error:
                     error.args = (f"{label}, seed {seed}: {error}",)
                     raise
             bar.update(task, advance=rounds - fed.progress.t)
@@ -295,7 +290,7 @@ def compare(
         for outcome in run(cells, partial(Here().submit, train)):
             if outcome.error is not None:
                 raise outcome.error
-            histories.append(cast(History, outcome.history))
+            histories.append(cast(history.History, outcome.history))
     return Comparison.of(histories, last)
 
 
@@ -384,13 +379,13 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
         bar = stack.enter_context(progress_bar(progress))
         task = bar.add_task("choosing", total=total, accuracy="")
 
-        def train(cell: Cell) -> History:
+        def train(cell: Cell) -> history.History:
             trial: Trial = cell.key
             fed: Federation = cell.config()
             if fed.collaborative and not checkpoint.exists(cell.folder / CHECKPOINT):  # the same for all methods
                 key = fed.trial.settings.seed, str(fed.solver.lr)
                 fed.alone = alone[key] = alone.get(key) or trained_alone(fed, rounds, progress=False)
-            left = _resumed(fed, cell.folder, trial.label, digest(fed.model.initial), rounds, None)
+            left = _resumed(fed, cell.folder, trial.label, fingerprint.digest(fed.model.initial), rounds, None)
             bar.update(task, description=str(trial))
 
             def pause(_: Record) -> bool:
@@ -471,8 +466,8 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     for path in paths:
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
-    with claimed(base, "comparison", ORDER, FOLDER):
-        write_atomically(base / ORDER, sealed_json({"runs": [path.name for path in paths]}))
+    with files.claimed(base, "comparison", ORDER, FOLDER):
+        files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
         yield
 
 
@@ -501,5 +496,5 @@ def _resumed(
     now = Identity({"rounds": rounds, "stop": ends, "tune": tuned and tune}, first_values={"the network": first})
     require_none(path, then.differences(now))
     if noted.get("tuned") != tuned:  # the same settings may be chosen otherwise
-        write_atomically(path / MANIFEST, sealed_json({**noted, "tuned": tuned}))
+        files.write_atomically(path / MANIFEST, seals.sealed_json({**noted, "tuned": tuned}))
     return left

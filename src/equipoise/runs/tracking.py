@@ -8,23 +8,19 @@ import logging
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from equipoise.federation import checkpoint
-from equipoise.metrics import performance
-from equipoise.metrics.measures import main_in
-from equipoise.privacy.suppression import enough, large
+from equipoise.metrics import measures, performance
 from equipoise.records.directory import ORDER, members
-from equipoise.records.record import parse
+from equipoise.records.record import Record, by_client, large, number, parse
 from equipoise.runs import directory as runs
 from equipoise.runs.trackers import TRACKERS, Sink, Tracked, numbers, part
-from equipoise.system.errors import RunError
-from equipoise.system.files import read_regular
-from equipoise.system.suggestions import unknown
+from equipoise.system import errors, files, suggestions
 
 log = logging.getLogger(__name__)
 
@@ -42,33 +38,24 @@ def chosen(to: str) -> tuple[str, str]:
     """
     name, _, place = to.partition(":")
     if name not in TRACKERS:
-        raise ValueError(unknown("tracker", name, TRACKERS))
+        raise ValueError(suggestions.unknown("tracker", name, TRACKERS))
     if find_spec(name) is None:
         raise ValueError(f"The tracker {name} is not installed. Install it: pip install 'equipoise[{name}]'.")
     return name, place
 
 
-def round_numbers(
-    record: Mapping[str, Any], names: Sequence[str], least: int = 1, *, at_sites: bool = False
-) -> dict[str, float]:
-    """The numbers of a record: all its own, those of every client that was tested, and AVG, STD and worst over groups.
-
-    Groups with fewer than ``least`` people are left out, and clients that are real sites.
-    """
+def round_numbers(record: Record, names: Sequence[str]) -> dict[str, float]:
+    """The numbers of a record: all its own, those of every client that was tested, and AVG, STD and worst over groups."""
     apart = ("round", "bytes", "clients", "groups")
     sent = numbers({key: value for key, value in record.items() if key not in apart})
-    groups = large(record, least, () if at_sites else names)
+    groups = record.get("groups", {})
     for name, group in groups.items():
         sent |= {f"groups/{key}/{part(name)}": value for key, value in numbers(group).items() if key != "n"}
     clients = record.get("clients", {})
-    main = main_in(clients or next(iter(groups.values()), ()))
-    each = zip(names, clients.get(main.name, ()), clients.get("n") or [least] * len(names), strict=False)
-    sent |= {
-        f"clients/{main.name}/{part(name)}": a
-        for name, a, n in each
-        if a is not None and (enough(n, least) or not at_sites)
-    }
-    of_groups = [group[main.name] for group in groups.values()]
+    main = measures.main_in(clients or next(iter(groups.values()), ()))
+    each = zip(names, by_client(clients, main), strict=False)
+    sent |= {f"clients/{main.name}/{part(name)}": a for name, a in each if a is not None}
+    of_groups = [number(group.get(main.name)) for group in groups.values()]
     statistics = {"avg": performance.mean, "std": performance.std, "worst": main.worst}
     values = {f"{main.name}/{name}": compute(of_groups) for name, compute in statistics.items()}
     return sent | {name: value.value for name, value in values.items() if value.defined}
@@ -101,7 +88,7 @@ class Follower:
             t, complete = _reached(path)
             if t == self.sent.get(path, 0) and not (complete and path in self.open):
                 continue
-            records, hashes = parse(read_regular(path / "metrics.jsonl").decode(), t)
+            records, hashes = parse(files.read_regular(path / "metrics.jsonl").decode(), t)
             if path not in self.open:
                 run = Tracked(path, hashes[0], path.parent.name if (path.parent / ORDER).exists() else "")
                 self.open[path] = run, TRACKERS[self.tracker](run, self.place)
@@ -109,8 +96,8 @@ class Follower:
             for record in records[self.sent.get(path, 0) :]:
                 if record["round"] >= sink.begin:
                     begun = run.begun
-                    names, least = begun.client_names, begun.least_group
-                    sink.log(record["round"], round_numbers(record, names, least, at_sites=begun.at_sites))
+                    counted = large(record, begun.least_group, begun.simulated)
+                    sink.log(record["round"], round_numbers(counted, begun.client_names))
                     sink.begin = record["round"] + 1
             self.sent[path] = t
             if complete and (last or run.group or (path / "report.html").exists()):
@@ -132,7 +119,7 @@ def _reached(path: Path) -> tuple[int, bool]:
     t = int(about["t"])
     if (path / "config.toml").exists():
         return t, runs.finished(path)
-    records, _ = parse(read_regular(path / "metrics.jsonl").decode(), t)
+    records, _ = parse(files.read_regular(path / "metrics.jsonl").decode(), t)
     return t, t == about.get("rounds") or "stopped" in records[-1]
 
 
@@ -163,7 +150,7 @@ def track(path: str | Path, to: str) -> int:
             follower.look()
             follower.close()
     except Exception as error:  # of another library, whatever it raises
-        raise RunError(f"{to} did not take the records of {path}: {_short(error)}") from error
+        raise errors.RunError(f"{to} did not take the records of {path}: {_short(error)}") from error
     return sum(follower.sent.values())
 
 

@@ -25,6 +25,7 @@ from equipoise.scenarios import (
     fedsac,
     label_skew,
     own,
+    partition,
     quality,
     tables,
 )
@@ -98,11 +99,11 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "fedheal-office": ScenarioEntry(fedheal.SUMMARY_OFFICE, fedheal.office, ("office-caltech10",)),
     "fedld-retina": ScenarioEntry(fedld.SUMMARY_RETINA, fedld.retina, ("retina",)),
     "fedld-covid": ScenarioEntry(fedld.SUMMARY_COVID, fedld.covid, ("covid-fl",)),
-    "fedism-rsna": ScenarioEntry(fedism.RSNA.summary, fedism.rsna, (fedism.RSNA.reads,)),
-    "fedism-isic": ScenarioEntry(fedism.ISIC.summary, fedism.isic, (fedism.ISIC.reads,)),
-    "fedsac-cifar10": ScenarioEntry(fedsac.CIFAR10.summary, fedsac.cifar10, (fedsac.CIFAR10.reads,)),
-    "fedsac-svhn": ScenarioEntry(fedsac.SVHN.summary, fedsac.svhn, (fedsac.SVHN.reads,)),
-    "fedsac-fashion": ScenarioEntry(fedsac.FASHION.summary, fedsac.fashion, (fedsac.FASHION.reads,)),
+    "fedism-rsna": ScenarioEntry(fedism.SUMMARY_RSNA, fedism.rsna, ("rsna-ich",)),
+    "fedism-isic": ScenarioEntry(fedism.SUMMARY_ISIC, fedism.isic, ("isic2019",)),
+    "fedsac-cifar10": ScenarioEntry(fedsac.SUMMARIES["fedsac-cifar10"], fedsac.cifar10, ("cifar10",)),
+    "fedsac-svhn": ScenarioEntry(fedsac.SUMMARIES["fedsac-svhn"], fedsac.svhn, ("svhn",)),
+    "fedsac-fashion": ScenarioEntry(fedsac.SUMMARIES["fedsac-fashion"], fedsac.fashion, ("fashion-mnist",)),
     "own": ScenarioEntry(own.SUMMARY, own.scenario, ("your own files",), Options),
 }
 
@@ -222,13 +223,14 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any], h
     apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
     given = {option: value for option, value in options.items() if option not in apart}
     try:
-        description, build = entry.describe(*files, **given, **learning)
+        description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
     except TypeError:
         for option, value in given.items():
             kind, what = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
             if not isinstance(value, kind):
                 raise ValueError(f"{name}: {option} must be {what}; found {value!r}.") from None
         raise
+    build = partition.errors_of(name)(build)
     if task is None:
         return description, build
     if kind != kind_of(description.task):

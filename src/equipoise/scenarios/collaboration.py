@@ -79,17 +79,16 @@ class Division:
                 f"{self.name}: clients and samples must be >= 1; found clients={self.clients} and samples={self.samples}."
             )
         n = self.samples * self.clients
-        with partition.errors_of(self.name):
-            if self.scene == "pow":
-                partition.power_sizes(n, self.clients, recipe=self.recipe, min_size=LEAST)
-            elif self.scene == "cla":
-                partition.class_ramp_counts(self.clients, CLASSES, self.samples)
-            else:
-                least = 1 if self.recipe == "mixtures" else LEAST
-                check_whole(
-                    f"{self.name}: samples", self.samples, least, meaning=" on average, the least that a client has"
-                )
-                partition.check(self.name, n, self.clients, self.alpha)
+        if self.scene == "pow":
+            partition.power_sizes(n, self.clients, recipe=self.recipe, min_size=LEAST)
+        elif self.scene == "cla":
+            partition.class_ramp_counts(self.clients, CLASSES, self.samples)
+        else:
+            least = 1 if self.recipe == "mixtures" else LEAST
+            check_whole(
+                f"{self.name}: samples", self.samples, least, meaning=" on average, the least that a client has"
+            )
+            partition.check(self.name, n, self.clients, self.alpha)
 
     def parts(self, y: Tensor, pool: int, rng: Generator) -> tuple[list[int], list[list[int]]]:
         """Positions of the server's samples and of each client's.
@@ -105,10 +104,9 @@ class Division:
         ValueError if the samples leave no partition.
         """
         for_holdout, for_parts = rng.integers(0, 2**32, 2).tolist()
-        with partition.errors_of(self.name):
-            held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=self.holdout == "stratified")
-            order = torch.from_numpy(rng.permutation(rest)[:pool])  # samples may come sorted, which must not decide
-            return held, [order[part].tolist() for part in self._parts(y[order], for_parts)]
+        held, rest = partition.holdout(y, for_holdout, fraction=HELD, stratified=self.holdout == "stratified")
+        order = torch.from_numpy(rng.permutation(rest)[:pool])  # samples may come sorted, which must not decide
+        return held, [order[part].tolist() for part in self._parts(y[order], for_parts)]
 
     def _parts(self, y: Tensor, seed: int) -> list[list[int]]:
         if self.scene == "pow":

@@ -110,6 +110,5 @@ def _divided(age: NDArray[np.float64], clients: int, alpha: float | None, seed: 
         band = partition.bands(age, clients)
         rows = [np.flatnonzero(band == k) for k in range(clients)]
         return {f"age-{age[people].min():.0f}-{age[people].max():.0f}": people for people in rows}
-    with partition.errors_of("diabetes"):
-        drawn = partition.dirichlet(partition.bands(age, AGES), clients, alpha, seed)
+    drawn = partition.dirichlet(partition.bands(age, AGES), clients, alpha, seed)
     return {f"client-{k}": np.array(sorted(people)) for k, people in enumerate(drawn, start=1)}

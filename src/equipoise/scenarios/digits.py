@@ -22,9 +22,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,8 +81,7 @@ def by_domain(*, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST, clien
 
     def divide(seed: int, data: Tensors) -> Divided:
         domain_of = np.repeat(np.arange(len(DOMAINS)), train).tolist()
-        with partition.errors_of("digits"):
-            parts = partition.by_domain(domain_of, clients // len(DOMAINS), seed)
+        parts = partition.by_domain(domain_of, clients // len(DOMAINS), seed)
         return Divided(parts, _by_domain(data), groups=groups)
 
     return scenario(described("digits", SUMMARY, train, test), train, test, divide)
@@ -145,15 +142,11 @@ def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST
     samples = dict(zip(written, np.split(order, np.cumsum([size[key] for key in written]))[:-1], strict=True))
     made: dict[str, Tensor] = {}
     for s, split in enumerate(SPLITS):
-        draws = {
-            "optdigits": partial(_optdigits, samples["optdigits", split]),
-            "photo": partial(_photo, samples["photo", split], split),
-            "fonts": partial(_fonts, size["fonts", split], split),
-            "street": partial(_street, size["street", split], split),
-        }
-        for d, domain in enumerate(DOMAINS):
+        draws: tuple[Callable[..., dict[str, NDArray[Any]]], ...] = (_optdigits, _photo, _fonts, _street)
+        for d, (domain, draw) in enumerate(zip(DOMAINS, draws, strict=True)):
+            origin = samples.get((domain, split), size[domain, split])
             # A stream of its own per domain and split: the size of one does not change the images of another.
-            for what, values in draws[domain](stream(seed, d, s)).items():
+            for what, values in draw(origin, split, stream(seed, d, s)).items():
                 made[f"{domain}/{split}/{what}"] = torch.from_numpy(np.ascontiguousarray(values))
     return made
 
@@ -167,10 +160,10 @@ def glyphs() -> dict[str, NDArray[Any]]:
         return {name: kept[name] for name in kept.files}
 
 
-# The four domains. Each takes the random stream last and returns the images, their labels and their sources.
+# The four domains. Each takes its samples or how many images, the split and the random stream, and returns the images, their labels and their sources.
 
 
-def _optdigits(samples: Indices, rng: Generator) -> dict[str, NDArray[Any]]:
+def _optdigits(samples: Indices, _: str, rng: Generator) -> dict[str, NDArray[Any]]:
     masks, labels = _handwriting(samples)
     ink = _warp(masks, rng, shift=1.0)
     return {"x": _grey(ink), "y": labels, "sample": samples}
@@ -444,33 +437,21 @@ def kept(stem: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     Tensors by name, equal to ``make()``.
     """
     path = cache_directory() / f"{stem}.safetensors"
-    kept = _kept(path)
-    if kept is not None:
-        return kept
-    made = make()
-    _write(path, made)
-    return made
-
-
-def _kept(path: Path) -> dict[str, Tensor] | None:
     try:
         with safe_open(path, framework="pt") as file:
             expected = (file.metadata() or {}).get("sha256")
             # Copies: a tensor mapped to the file would change, or crash, with it.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        if digest(tensors) == expected:
+            return tensors
+        log.info("%s is damaged: making its contents again.", path)
     except FileNotFoundError:
-        return None
+        pass
     except (OSError, SafetensorError) as error:
         log.info("%s cannot be read (%s): making its contents again.", path, error)
-        return None
-    if digest(tensors) != expected:
-        log.info("%s is damaged: making its contents again.", path)
-        return None
-    return tensors
-
-
-def _write(path: Path, tensors: dict[str, Tensor]) -> None:
+    made = make()
     try:
-        write_atomically(path, save(tensors, metadata={"sha256": digest(tensors)}))
+        write_atomically(path, save(made, metadata={"sha256": digest(made)}))
     except OSError as error:
         log.info("%s cannot be written (%s): going on without it.", path, error)
+    return made

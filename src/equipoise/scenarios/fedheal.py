@@ -18,9 +18,8 @@ from equipoise.data.decoding import resized
 from equipoise.data.memory_mapped import Data, Mapped, labels, take
 from equipoise.scenarios import papers, partition
 from equipoise.scenarios.papers import MEAN, STD
-from equipoise.scenarios.scenario import Described, Description, Divided, Images, Protocol, Scenario
+from equipoise.scenarios.scenario import Described, Description, Divided, Images, Protocol, Scenario, choose
 from equipoise.system.ranges import check_whole
-from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a part changes
 
@@ -64,8 +63,7 @@ def digits(
     ------
     ValueError if an option is out of its range, or a domain has too few images. DataError if a domain is not there.
     """
-    chosen = _domains("fedheal-digits", domains, READABLE)
-    groups = _groups("fedheal-digits", chosen, clients, share, size)
+    chosen, groups = _groups("fedheal-digits", domains, READABLE, clients, share, size)
     with _without("fedheal-digits", data, chosen):
         papers.require(data, dict.fromkeys(chosen, ("train", "test")))
     transform = replace(DIGITS_TRANSFORM, crop=size // 8)
@@ -77,8 +75,7 @@ def digits(
 
     def build(seed: int) -> Scenario:
         train, test = ({domain: read(domain, split) for domain in chosen} for split in ("train", "test"))
-        with partition.errors_of("fedheal-digits"):
-            parts = _drawn({domain: labels(contents.data) for domain, contents in train.items()}, groups, share, seed)
+        parts = _drawn({domain: labels(contents.data) for domain, contents in train.items()}, groups, share, seed)
         files = {f"{domain}/train": contents for domain, contents in train.items()}
         files |= {f"{domain}/test": contents for domain, contents in test.items()}
         clients = (_rgb(take(train[d].data, part), size) for d, part in zip(groups, parts, strict=True))
@@ -118,8 +115,7 @@ def office(
     ------
     ValueError if an option is out of its range, or a domain has too few images. DataError if a domain is not there.
     """
-    chosen = _domains("fedheal-office", domains, OFFICE)
-    groups = _groups("fedheal-office", chosen, clients, share, size)
+    chosen, groups = _groups("fedheal-office", domains, OFFICE, clients, share, size)
     with _without("fedheal-office", data, chosen):
         papers.require(data, {"office-caltech10": chosen})
     description = _described("fedheal-office", SUMMARY_OFFICE, size, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
@@ -128,8 +124,7 @@ def office(
         images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in chosen}
         split = {domain: partition.every_tenth(len(contents)) for domain, contents in images.items()}
         train = {domain: labels(contents.data)[split[domain][0]] for domain, contents in images.items()}
-        with partition.errors_of("fedheal-office"):
-            drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
+        drawn = _drawn(train, groups, share, seed, cover=True, overlap=paper_overlap)
         # Positions are those among all images of the domain.
         parts = [[split[d][0][k] for k in part] for d, part in zip(groups, drawn, strict=True)]
         clients = (take(images[d].data, part) for d, part in zip(groups, parts, strict=True))
@@ -155,26 +150,18 @@ def _described(name: str, summary: str, side: int, transform: Images, protocol: 
     )
 
 
-def _domains(name: str, domains: str | Sequence[str], all_: Sequence[str]) -> tuple[str, ...]:
-    """The domains that were asked for."""
-    chosen = tuple(domains.split("+")) if isinstance(domains, str) else tuple(domains)
-    for domain in chosen:
-        if domain not in all_:
-            raise ValueError(unknown(f"domain of {name}:", domain, all_))
-    if not chosen or len(set(chosen)) < len(chosen):
-        raise ValueError(f"{name}: domains must be different ones, at least one; found {', '.join(chosen)}.")
-    return chosen
-
-
-def _groups(name: str, domains: Sequence[str], clients: int | None, share: float, size: int) -> tuple[str, ...]:
-    """The domain of every client, those of a domain together."""
+def _groups(
+    name: str, asked: str | Sequence[str], choices: Sequence[str], clients: int | None, share: float, size: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The domains that were asked for, and the domain of every client, those of a domain together."""
+    domains = choose(asked, choices, f"domain of {name}:", f"{name}: domains must be different ones")
     total = EACH * len(domains) if clients is None else clients
     if total < 1 or total % len(domains):
         raise ValueError(f"{name}: clients must be a multiple of {len(domains)}, the domains; found {clients}.")
     if not 0 < share <= 1:
         raise ValueError(f"{name}: share must be in (0, 1]; found {share}.")
     check_whole(f"{name}: size", size, 1)
-    return tuple(domain for domain in domains for _ in range(total // len(domains)))
+    return domains, tuple(domain for domain in domains for _ in range(total // len(domains)))
 
 
 def _drawn(train: Mapping[str, Tensor], groups: Sequence[str], share: float, seed: int, **how: bool) -> list[list[int]]:

@@ -34,12 +34,6 @@ PROTOCOL = Protocol(rounds=300, epochs=1, batch_size=32, lr=3e-4, momentum=0.0, 
 MEASURES = ("accuracy", "balanced", "auc", "auc_ovr")
 
 
-class _Set(NamedTuple):
-    scenario: str
-    reads: str
-    summary: str
-
-
 class _Quality(NamedTuple):
     """How images are divided, and those of the last ``corrupted`` clients made worse; see :func:`rsna`."""
 
@@ -50,16 +44,9 @@ class _Quality(NamedTuple):
     recipe: str
 
 
-RSNA = _Set(
-    "fedism-rsna",
-    "rsna-ich",
-    "FedISM's CT slices of bleeding in the brain; the images of a few clients are noisy or blurred.",
-)
-ISIC = _Set(
-    "fedism-isic",
-    "isic2019",
-    "FedISM's photographs of skin lesions; the images of a few clients are noisy or blurred.",
-)
+SUMMARY_RSNA = "FedISM's CT slices of bleeding in the brain; the images of a few clients are noisy or blurred."
+SUMMARY_ISIC = "FedISM's photographs of skin lesions; the images of a few clients are noisy or blurred."
+SETS = {"fedism-rsna": ("rsna-ich", SUMMARY_RSNA), "fedism-isic": ("isic2019", SUMMARY_ISIC)}  # by scenario
 
 
 def rsna(
@@ -100,7 +87,7 @@ def rsna(
     ValueError if an option is out of its range or unknown, or leaves no partition. DataError if the data are not there.
     """
     options = {"window": window, "lists": lists, "group_by": group_by, "size": size}
-    return _unequal(RSNA, data, clients, _Quality(corrupted, alpha, corruption, severity, recipe), options)
+    return _unequal("fedism-rsna", data, clients, _Quality(corrupted, alpha, corruption, severity, recipe), options)
 
 
 def isic(
@@ -150,12 +137,12 @@ def isic(
     if isinstance(clients, str):
         return _centres(data, options)
     bad = CORRUPTED if corrupted is None else corrupted
-    return _unequal(ISIC, data, clients, _Quality(bad, alpha, corruption, severity, recipe), options)
+    return _unequal("fedism-isic", data, clients, _Quality(bad, alpha, corruption, severity, recipe), options)
 
 
-def _unequal(source: _Set, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
+def _unequal(name: str, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
     """Clients whose classes differ, the last few with corrupted images."""
-    name, (corrupted, alpha, corruption, severity, recipe) = source.scenario, quality
+    corrupted, alpha, corruption, severity, recipe = quality
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown(f"corruption of {name}:", corruption, CORRUPTIONS))
     if recipe not in RECIPES:
@@ -174,8 +161,7 @@ def _unequal(source: _Set, data: Path | None, clients: int, quality: _Quality, o
         else:
             rng = np.random.default_rng(seed)
             order, for_parts = rng.permutation(len(train)), int(rng.integers(2**32))
-        with partition.errors_of(name):
-            drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
+        drawn = partition.quality(labels(train.data)[order], clients, corrupted, alpha, for_parts)
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clean:] for row in part]
         worse = corrupt(train.data, bad, corruption, strength, NOISE["train"], f"{name} train")
@@ -188,12 +174,12 @@ def _unequal(source: _Set, data: Path | None, clients: int, quality: _Quality, o
         tests = {"clean": test.data, "corrupted": bad_test}
         return Divided(parts, tests, groups=groups, clients=of_clients, recipe=about)
 
-    return _scenario(source, data, divide, options)
+    return _scenario(name, data, divide, options)
 
 
 def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
     """A client and a test for every medical centre that has images in both splits."""
-    name = ISIC.scenario
+    name = "fedism-isic"
 
     def divide(train: Contents, test: Contents, _: int) -> Divided:
         if not train.parts or not test.parts:
@@ -210,11 +196,11 @@ def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
         tests = {centre: take(test.data, test.parts[centre]) for centre in names}
         return Divided(parts, tests, names, names, recipe={"version": VERSION, "clients": CENTRE, **options})
 
-    return _scenario(ISIC, data, divide, options)
+    return _scenario(name, data, divide, options)
 
 
 def _scenario(
-    source: _Set,
+    name: str,
     data: Path | None,
     divide: Callable[[Contents, Contents, int], Divided],
     options: Mapping[str, Any],
@@ -222,5 +208,5 @@ def _scenario(
     side = options["size"]
     reading = {"side" if option == "size" else option: value for option, value in options.items()}
     fixed = {"transform": TRANSFORM, "network": "resnet18", "protocol": PROTOCOL, "measures": MEASURES}
-    name, reads, summary = source
+    reads, summary = SETS[name]
     return papers.from_splits(name, reads, data, divide, reading, summary=summary, sample=(3, side, side), **fixed)

@@ -32,7 +32,7 @@ RETINA_AREA, COVID_AREA = (0.6, 1.0), (0.8, 1.2)
 DEGREES = 10.0
 RETINA_PROTOCOL = Protocol(rounds=200, epochs=1, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)
 COVID_PROTOCOL = replace(RETINA_PROTOCOL, lr=0.005)
-NETWORK, MEASURES = "resnet50", ("accuracy", "balanced", "auc")
+TRAINED: Mapping[str, Any] = {"network": "resnet50", "measures": ("accuracy", "balanced", "auc")}
 
 SUMMARY_RETINA = "FedLD's retina photographs, normal or diseased; clients differ in their shares of both."
 SUMMARY_COVID = "FedLD's chest X-rays of COVID-FL; each of twelve institutions is a client."
@@ -84,8 +84,7 @@ def retina(
         if not drawn:
             return _published("fedld-retina", train, f"split_{split or 1}/", {"split": split or 1, "size": size})
         y, draw = labels(train.data), RELEASED_SEED + seed
-        with partition.errors_of("fedld-retina"):
-            parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
+        parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
         recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
         return Divided(parts, recipe={"version": VERSION, **recipe})
 
@@ -99,8 +98,7 @@ def retina(
         sample=(3, retina_files.SIDE, retina_files.SIDE),
         transform=Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0),
-        network=NETWORK,
-        measures=MEASURES,
+        **TRAINED,
     )
 
 
@@ -128,8 +126,7 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
         sample=(3, size, size),
         transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=COVID_PROTOCOL,
-        network=NETWORK,
-        measures=MEASURES,
+        **TRAINED,
     )
 
 

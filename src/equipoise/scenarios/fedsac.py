@@ -5,8 +5,7 @@ is unreleased; POW and CLA are those of the code that it cites, of CFFL and CGSV
 first author), which draws it with FLGo: what clients reach alone there is what FedSAC's Table 2 says.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,50 +28,20 @@ SAMPLES = 2000  # images of a client on average
 NETWORK = {"hidden": [200, 200]}
 
 
-@dataclass(frozen=True)
-class _Set:
-    """A data set, how its images are normalised (numbers of its own training images), and how one trains on them."""
-
-    scenario: str
-    reads: str
-    summary: str
-    sample: tuple[int, ...]
-    transform: Images
-    protocol: Protocol
-
-
-def _plain(rounds: int, steps: int, batch_size: int, lr: float) -> Protocol:
-    return Protocol(rounds, 1, batch_size, lr, momentum=0.0, weight_decay=0.0, steps=steps)
-
-
-CIFAR10 = _Set(
-    "fedsac-cifar10",
-    "cifar10",
-    "FedSAC's CIFAR-10: clients bring more and more images, classes, or a random share of each.",
-    (3, 32, 32),
-    Images((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    _plain(200, 15, 32, 0.03),
-)
-SVHN = _Set(
-    "fedsac-svhn",
-    "svhn",
-    "FedSAC's SVHN: clients bring more and more images, classes, or a random share of each.",
-    (3, 32, 32),
-    Images((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
-    _plain(500, 20, 64, 0.05),
-)
-FASHION = _Set(
-    "fedsac-fashion",
-    "fashion-mnist",
-    "FedSAC's Fashion-MNIST: clients bring more and more images, classes, or a random share of each.",
-    (1, 28, 28),
-    Images((0.2860,), (0.3530,)),
-    _plain(200, 20, 32, 0.05),
-)
+# by scenario the data set, its name, the shape of an image, mean and STD of the training images; rounds, steps, batch size and learning rate
+SETS: Mapping[str, tuple[str, str, tuple[int, ...], tuple[float, ...], tuple[float, ...], tuple[int, int, int, float]]] = {
+    "fedsac-cifar10": ("cifar10", "CIFAR-10", (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), (200, 15, 32, 0.03)),
+    "fedsac-svhn": ("svhn", "SVHN", (3, 32, 32), (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), (500, 20, 64, 0.05)),
+    "fedsac-fashion": ("fashion-mnist", "Fashion-MNIST", (1, 28, 28), (0.2860,), (0.3530,), (200, 20, 32, 0.05)),
+}  # fmt: skip
+SUMMARIES = {
+    name: f"FedSAC's {title}: clients bring more and more images, classes, or a random share of each."
+    for name, (_, title, *_) in SETS.items()
+}
 
 
 def _scenario(
-    dataset: _Set,
+    name: str,
     data: Path | None,
     *,
     scene: str = "pow",
@@ -86,7 +55,7 @@ def _scenario(
 
     Parameters
     ----------
-    dataset : the data set.
+    name : of the scenario.
     data : the folder that holds the data set.
     scene : "pow" (sizes grow, labels are alike), "cla" (classes grow, sizes are alike) or "dir" (a random share of each
         class).
@@ -104,7 +73,6 @@ def _scenario(
     ------
     ValueError if an option is out of its range or unknown, or there are too few images. DataError if the data are not there.
     """
-    name = dataset.scenario
     if scene not in RECIPES:
         raise ValueError(unknown(f"scene of {name}:", scene, RECIPES))
     if alpha is not None and scene != "dir":
@@ -133,9 +101,8 @@ def _scenario(
                 f"{name}: {clients} clients of {each} images on average need {pool}, and {rest} are left of the {len(y)} "
                 "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
             )
-        held, parts = (
-            _released(division, y, rest, seed) if released else division.parts(y, pool, np.random.default_rng(seed))
-        )
+        rng = np.random.default_rng(seed)
+        held, parts = _released(division, y, rest, seed) if released else division.parts(y, pool, rng)
         recipe = {
             "version": VERSION,
             "scene": scene,
@@ -146,18 +113,19 @@ def _scenario(
         }
         return Divided(parts, held=held, recipe=recipe)
 
+    reads, _, sample, mean, std, (rounds, steps, batch_size, lr) = SETS[name]
     return papers.from_splits(
         name,
-        dataset.reads,
+        reads,
         data,
         divide,
         {},
-        summary=dataset.summary,
-        sample=dataset.sample,
-        transform=dataset.transform,
+        summary=SUMMARIES[name],
+        sample=sample,
+        transform=Images(mean, std),
         network="mlp",
         network_options=NETWORK,
-        protocol=dataset.protocol,
+        protocol=Protocol(rounds, 1, batch_size, lr, momentum=0.0, weight_decay=0.0, steps=steps),
         has_server_validation=True,
         collaborative=True,
     )
@@ -168,11 +136,10 @@ def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list
     of_server, of_clients = ((start + seed) % 2**32 for start in SEEDS)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(of_server))
     left = order[:rest]
-    with partition.errors_of(division.name):
-        parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
+    parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
     return order[rest:].sort().values.tolist(), [left[part].tolist() for part in parts]
 
 
-cifar10: Callable[..., Described] = partial(_scenario, CIFAR10)
-svhn: Callable[..., Described] = partial(_scenario, SVHN)
-fashion: Callable[..., Described] = partial(_scenario, FASHION)
+cifar10: Callable[..., Described] = partial(_scenario, "fedsac-cifar10")
+svhn: Callable[..., Described] = partial(_scenario, "fedsac-svhn")
+fashion: Callable[..., Described] = partial(_scenario, "fedsac-fashion")

@@ -23,8 +23,8 @@ from equipoise.data.precision import lost, standardised
 from equipoise.data.samples import NOTHING, Draw, at_one_client, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.coding import Coder
-from equipoise.data.tables.columns import Columns, UserData, listed, ordered, several
-from equipoise.data.tables.options import SHARE, WRITTEN, Options
+from equipoise.data.tables.columns import Column, Columns, UserData, ordered
+from equipoise.data.tables.options import SHARE, WRITTEN, Options, listed, several
 from equipoise.data.tables.schema import CATEGORY
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.metrics.groups import positive_class
@@ -111,25 +111,19 @@ def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
         own = _read(str(data), wanted, download, between, seed) if seeded else first
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
+        about = {
+            "scenario": "own",
+            "seed": seed,
+            "recipe": recipe,
+            "source": own.source,
+            "layout": own.layout,
+            "read": {**own.about, **{name: value for name in WRITTEN if (value := getattr(wanted, name))}},
+            "classes": list(own.classes),
+            **({"task": task} if own.regression else {}),
+            **({} if chosen_class is None else {"positive": chosen_class}),
+        }
         parts = divided(own, seed, **share)
-        federated, coded = federate(own, parts, tests, size, held, None if seed else coder)
-        shape = (len(coded["inputs"]),) if isinstance(own.inputs, RawTable) else description.sample
-        return Scenario(
-            **vars(description) | {"sample": shape},
-            **federated,
-            manifest={
-                "scenario": "own",
-                "seed": seed,
-                "recipe": recipe,
-                "source": own.source,
-                "layout": own.layout,
-                "read": {**own.about, **{name: value for name in WRITTEN if (value := getattr(wanted, name))}},
-                "classes": list(own.classes),
-                **({"task": task} if own.regression else {}),
-                **({} if chosen_class is None else {"positive": chosen_class}),
-                **coded,
-            },
-        )
+        return federate(description, about, own, parts, tests, size, held, None if seed else coder)
 
     return description, build
 
@@ -173,11 +167,16 @@ def edges(written: str | Sequence[float] | None) -> Range | None:
 def _check(given: Options) -> None:
     if given.clients is not None:
         check_whole("own: clients", given.clients, 1)
-    check_number("own: test", given.test, 0, 0.5, ", the share of a client's samples to test on", above=True)
-    check_number("own: server_validation", given.server_validation, 0, 0.5, ", the share that the server gets")
-    if given.tests is not None:
-        check_option("own: tests", given.tests, TESTS)
+    tests = ALL if given.tests is None else given.tests
+    check_drawn("own", "samples", given.test, given.server_validation, tests)
     check_whole("own: size", given.size, SMALLEST, meaning=" pixels")
+
+
+def check_drawn(name: str, samples: str, test: float, server_validation: float, tests: str) -> None:
+    """Check what is drawn of each client's ``samples``, as a scenario calls them."""
+    check_number(f"{name}: test", test, 0, 0.5, f", the share of a client's {samples} to test on", above=True)
+    check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
+    check_option(f"{name}: tests", tests, TESTS)
 
 
 def require_used(own: UserData, given: Options) -> None:
@@ -253,8 +252,7 @@ def divided(
     people = own.people
     drawn_for_tests, drawn_for_server = np.full((2, people.max() + 1), -1)
     _require_parts(own)
-    train: dict[str, list[int]] = {}
-    tested: dict[str, list[int]] = {}
+    train, tested = dict[str, list[int]](), dict[str, list[int]]()
     held = np.flatnonzero(split == "validation").tolist()
     if held and server_validation:
         raise DataError(
@@ -289,7 +287,7 @@ def _remarks(own: UserData, parts: Parts) -> Iterator[str]:
         present = {own.group[row] for row in rows}
         if lost := [name for name in ordered(own.group) if name not in present]:
             yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
-    yield from _in_several_places(own, train, rows)
+    yield from _in_several_places(own, parts, rows)
 
 
 def _drawn_for_tests(own: UserData, share: float) -> str:
@@ -300,20 +298,20 @@ def _drawn_for_tests(own: UserData, share: float) -> str:
     return f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
 
 
-def _in_several_places(own: UserData, train: dict[str, list[int]], tested: list[int]) -> Iterator[str]:
+def _in_several_places(own: UserData, parts: Parts, tested: list[int]) -> Iterator[str]:
     """Notes on rows that are the same in training and test data, or at several clients, of tables whose rows mostly differ."""
-    if not train or (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
+    if not parts.train or (row_of := _alike(own)) is None or 2 * (row_of.max() + 1) < len(own):
         return
-    trained = [row for rows in train.values() for row in rows]
+    trained = parts.training
     if n := int(np.isin(row_of[tested], row_of[trained]).sum()):
         yield (
             f"{n:,} of {len(tested):,} test rows are the same as a training row, in all columns, so a model may know them by heart. Leave "
             f"copies out{'; or, if they are of one person, name its column, subject' * (own.subject is None)}."
         )
-    at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in train.values()]), return_counts=True)[1]
+    at = np.unique(np.concatenate([np.unique(row_of[rows]) for rows in parts.train.values()]), return_counts=True)[1]
     if n := int((at > 1).sum()):
         yield f"{n:,} different rows are at several clients for training, the same in all columns."
-    people = _people(own, train)
+    people = _people(own, parts.train)
     if n := len({*own.people[trained][np.concatenate([[], *people]) < 0].tolist()}):
         yield f"{n:,} people have training rows at several clients: none of these rows is held out for validation."
 
@@ -339,9 +337,7 @@ def _strata(own: UserData) -> tuple[NDArray[Any], NDArray[Any]]:
     return own.targets, own.targets
 
 
-def _dealt(
-    own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float
-) -> list[str]:
+def _dealt(own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float) -> Column:
     """Whose each sample is, of data that do not say it: training samples by a Dirichlet draw, the others nobody's."""
     if clients is None:
         labels = "numbers to predict" if own.regression else f"{len(own.classes)} classes ({listed(own.classes)})"
@@ -355,11 +351,8 @@ def _dealt(
     with partition.errors_of("own"):
         least = max(1, min(10, len(rows) // (2 * clients)))
         dealt = partition.dirichlet(y[rows], clients, alpha, seed, min_size=least)
-    whose = [""] * len(y)
-    for k, part in enumerate(dealt, start=1):
-        for row in np.flatnonzero((split == "train") & np.isin(own.people, own.people[rows[part]])).tolist():
-            whose[row] = f"client-{k}"
-    return whose
+    theirs = [(split == "train") & np.isin(own.people, own.people[rows[part]]) for part in dealt]
+    return partition.names_of(map(np.flatnonzero, theirs), len(y))
 
 
 def _drawn_people(
@@ -384,10 +377,8 @@ def _require_parts(own: UserData) -> None:
     """Require that the column of parts has all rows of a person in one."""
     if own.subject is None or own.split is None:
         return
-    parts: dict[str, set[str]] = {}
-    for name, part in zip(own.subject, own.split, strict=True):
-        parts.setdefault(name, set()).add(part)
-    if several_parts := [name for name, each in parts.items() if len(each) > 1]:
+    parts = grouped(zip(own.subject, own.split, strict=True))
+    if several_parts := [name for name, splits in parts.items() if len({*splits}) > 1]:
         raise DataError(
             f"{own.source}: {len(several_parts):,} of {len(parts):,} people ({listed(several_parts)}) have rows in several parts of the "
             "column split. Put all rows of a person into one part, or leave the column out, so that people are drawn."
@@ -444,7 +435,15 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> TestSets:
     few = bool(parts.test) and len(parts.test) <= MANY
     kind = tests or ("groups" if own.group is not None else "clients" if few else "all")
     if kind == "groups":
-        return _sets_of_groups(own, parts, every)
+        if own.group is None:
+            raise DataError(
+                f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN."
+            )
+        by_group = grouped((own.group[row], row) for row in every)
+        mine = [{own.group[row] for row in rows} for rows in parts.train.values()]
+        alone = all(len(groups) == 1 and groups <= by_group.keys() for groups in mine)
+        sets = {name: by_group[name] for name in ordered(by_group)}
+        return sets, tuple(groups.pop() for groups in mine) if alone else None
     if kind == "clients" and parts.test:
         common = COMMON if COMMON not in parts.test else f"{COMMON} test"
         sets = parts.test | ({common: parts.common} if parts.common else {})
@@ -452,26 +451,17 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> TestSets:
     return {ALL: every}, None
 
 
-def _sets_of_groups(own: UserData, parts: Parts, every: Sequence[int]) -> TestSets:
-    """A test set for each group, and for each client the one of its group, where each has one."""
-    if own.group is None:
-        raise DataError(f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN.")
-    by_group = grouped((own.group[row], row) for row in every)
-    mine = [{own.group[row] for row in rows} for rows in parts.train.values()]
-    alone = all(len(groups) == 1 and groups <= by_group.keys() for groups in mine)
-    sets = {name: by_group[name] for name in ordered(by_group)}
-    return sets, tuple(groups.pop() for groups in mine) if alone else None
-
-
 def federate(
+    description: Description,
+    about: Mapping[str, Any],
     own: UserData,
     parts: Parts,
     tests: str | None,
     size: int = SIDE,
     held: Draw = NOTHING,
     coder: Coder | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of a :class:`Scenario` that hold data, and what its manifest says of them; nothing is learnt of rows that are ``held`` out.
+) -> Scenario:
+    """The scenario of these parts, with a record that begins with what is ``about`` it; nothing is learnt of rows that are ``held`` out.
 
     ``coder`` is the one of these parts, if it was made before.
     """
@@ -479,24 +469,33 @@ def federate(
     beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
     samples, standard, doubts = _samples(own, size, parts, held, coder)
     standard |= {"held_out": {"share": held[0], "seed": held[1]}} if held[0] else {}
-    federated: dict[str, Any] = {
-        "clients": tuple(take(samples, rows) for rows in parts.train.values()),
-        "client_names": tuple(parts.train),
-        "client_groups": of_clients,
-        "client_tests": tuple(take(samples, parts.test[name]) if name in parts.test else None for name in parts.train)
-        if beside
-        else None,
-        "tests": {name: take(samples, rows) for name, rows in sets.items()},
-        "server_validation": take(samples, parts.validation) if parts.validation else None,
-        "attributes": own.values,
-        "people": tuple(map(torch.from_numpy, _people(own, parts.train))) or None,
-    }
-    if own.subject is not None:
-        who = torch.from_numpy(own.people)
-        mine = tuple(who[parts.test[name]] if name in parts.test else None for name in parts.train) if beside else None
-        federated["tested"] = {name: who[rows] for name, rows in sets.items()}, mine
-    notes = [*own.notes, *parts.notes, *doubts]
-    return federated, {"sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets}
+
+    def tested(part: Callable[[list[int]], Any]) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
+        """A part of the samples by test set, and that of each client, if clients have any in other sets."""
+        mine = tuple(part(parts.test[name]) if name in parts.test else None for name in parts.train)
+        return {name: part(rows) for name, rows in sets.items()}, mine if beside else None
+
+    data, of_each = tested(partial(take, samples))
+    return Scenario(
+        **vars(description),
+        clients=tuple(take(samples, rows) for rows in parts.train.values()),
+        client_names=tuple(parts.train),
+        client_groups=of_clients,
+        client_tests=of_each,
+        tests=data,
+        server_validation=take(samples, parts.validation) if parts.validation else None,
+        attributes=own.values,
+        people=tuple(map(torch.from_numpy, _people(own, parts.train))) or None,
+        tested=None if own.subject is None else tested(torch.from_numpy(own.people).__getitem__),
+        manifest={
+            **about,
+            "sha256": _digest(own),
+            **standard,
+            "notes": [*own.notes, *parts.notes, *doubts],
+            "clients": parts.train,
+            "tests": sets,
+        },
+    )
 
 
 def _samples(
@@ -505,30 +504,29 @@ def _samples(
     """All samples, numbers standardised; what of that is for the record; and doubts about images and on what rounding changed."""
     y = torch.from_numpy(own.targets)
     s = None if own.codes is None else torch.from_numpy(own.codes)
-
-    def tensors(x: NDArray[Any]) -> Data:
-        return (torch.from_numpy(x), y) if s is None else (torch.from_numpy(x), y, s)
-
+    record, doubts = dict[str, Any](), list[str]()
     if isinstance(own.inputs, Pictures):
         path = own.inputs(size)
-        doubts = own.inputs.doubts(path)
+        record, doubts = {"side": size}, own.inputs.doubts(path)
         if len(own) * 3 * size * size > IN_MEMORY:
-            return Mapped(path, np.arange(len(own)), y, s), {"side": size}, doubts
-        return tensors(np.load(path, allow_pickle=False)), {"side": size}, doubts
-    if isinstance(own.inputs, RawTable):
+            return Mapped(path, np.arange(len(own)), y, s), record, doubts
+        x: NDArray[Any] = np.load(path, allow_pickle=False)
+    elif isinstance(own.inputs, RawTable):
         coder = coder or coder_of(own, parts, held)
         x = coder(own.inputs.columns)
-        return tensors(x), {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
-    if own.inputs.dtype == np.uint8:
-        return tensors(own.inputs), {}, [*doubtful(faint(own.inputs), own.names)]
-    if "function" in own.about:
-        return tensors(own.inputs), {}, []
-    learnt_from = np.concatenate(_learnt_from(own, parts, held))
-    x, mean, std = standardised(own.inputs, learnt_from, lambda at: f"{own.source}: standardised, x{at}")
-    record = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
-    named = {"features": list(own.features)} if own.features else {}
-    names = own.features or [f"number {k}" for k in range(x[0].size)]
-    return tensors(x), {"standardised": record | named}, _rounding(own, own.inputs, x, names)
+        record, doubts = {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
+    elif own.inputs.dtype == np.uint8:
+        x, doubts = own.inputs, [*doubtful(faint(own.inputs), own.names)]
+    elif "function" in own.about:
+        x = own.inputs
+    else:
+        learnt_from = np.concatenate(_learnt_from(own, parts, held))
+        x, mean, std = standardised(own.inputs, learnt_from, lambda at: f"{own.source}: standardised, x{at}")
+        record = {"standardised": {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}}
+        record["standardised"] |= {"features": list(own.features)} if own.features else {}
+        doubts = _rounding(own, own.inputs, x, own.features or [f"number {k}" for k in range(x[0].size)])
+    data = torch.from_numpy(x), y
+    return data if s is None else (*data, s), record, doubts
 
 
 def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:
@@ -558,14 +556,9 @@ def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[st
     numbers = {f.name: own.inputs.columns[f.name] for f in coder.schema.features if f.kind != CATEGORY}
     if not numbers:
         return []
-    incomplete = {coder.schema.names[k] for k in np.flatnonzero(own.inputs.missing.any(1)).tolist()}
-    filled = (
-        np.where(cells.missing, coder.fitted[name].fill, cells.values) if name in incomplete else cells.values
-        for name, cells in numbers.items()
-    )
-    raw = np.stack([*filled], 1)
+    filled = [np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers.items()]
     place = {name: k for k, name in enumerate(coder.names)}
-    return _rounding(own, raw, x[:, [place[name] for name in numbers]], [*numbers])
+    return _rounding(own, np.stack(filled, 1), x[:, [place[name] for name in numbers]], [*numbers])
 
 
 def _rounding(own: UserData, raw: NDArray[Any], x: NDArray[np.float32], names: Sequence[str]) -> list[str]:

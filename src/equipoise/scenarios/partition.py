@@ -1,7 +1,8 @@
 """Ways to divide samples among clients. Every function is pure and returns one list of sample indices per client."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from equipoise.system.text import plural
 
 Indices = NDArray[np.int64]
 Shares = NDArray[np.float64]
-Owned = tuple[Indices, Indices]  # samples in the order in which they were dealt [n], and whose each is [n]
-Draw = Callable[[Any], Owned]  # by a generator
+# from the samples of each class, clients, alpha and a generator to samples in the order in which they were dealt [n], and whose each is [n]
+Draw = Callable[[Sequence[Indices], int, float, Any], tuple[Any, ...]]
 
 UNMET = "unmet"  # kind of errors: no partition meets the request
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
 EXPONENT = 1.65911332899  # of POW, as released by CFFL
 RECIPES = ("released", "exact")  # of the sizes of POW
+CORRUPTED = ", the number of clients"  # the most that may be corrupted
 PILOT, HOPELESS = 20, 15  # if each of the first draws leaves this many clients short, thousands of draws will too
 
 
@@ -217,9 +219,7 @@ def dirichlet(
     ------
     ValueError if a parameter is out of range. InputError if no draw gives every client ``min_size`` samples.
     """
-    classes = _classes("dirichlet", labels, clients, alpha, seed, min_size, redraws)
-    draw = _classwise(classes, clients, alpha, cap)
-    return _drawn("dirichlet", draw, np.random.default_rng(seed), clients, alpha, min_size, redraws)
+    return _drawn("dirichlet", partial(classwise, cap=cap), labels, clients, alpha, seed, min_size, redraws)
 
 
 def retina(
@@ -243,11 +243,8 @@ def retina(
     ------
     ValueError as in ``dirichlet``.
     """
-    classes, rng = _classes("retina", labels, clients, alpha, seed, min_size, redraws, 2**32), RandomState(seed)
-    parts = _drawn("retina", _classwise(classes, clients, alpha, cap=True), rng, clients, alpha, min_size, redraws)
-    for part in parts:
-        rng.shuffle(part)
-    return parts
+    draw = partial(classwise, cap=True)
+    return _drawn("retina", draw, labels, clients, alpha, seed, min_size, redraws, older=True, shuffled=True)
 
 
 def quality(
@@ -284,12 +281,10 @@ def quality(
     ------
     ValueError if a parameter is out of range, or no draw gives every client ``min_size`` samples.
     """
-    classes = _classes("quality", labels, clients, alpha, seed, min_size, redraws, 2**32)
-    check("quality", sum(map(len, classes)), clients, alpha, corrupted)
-
+    check_whole("quality: corrupted", corrupted, 0, clients, CORRUPTED)
     clean = clients - corrupted
 
-    def draw(rng: Any) -> Owned:
+    def draw(classes: Sequence[Indices], clients: int, alpha: float, rng: Any) -> tuple[Any, ...]:
         owner = np.empty(sum(map(len, classes)), np.int64)
         for members in classes:
             split = int(np.round(clean / clients * len(members)))  # halves go to the even number
@@ -300,7 +295,7 @@ def quality(
                     owner[pool] = first + rng.choice(len(p), len(pool), p=p)
         return np.arange(len(owner)), owner
 
-    return _drawn("quality", draw, RandomState(seed), clients, alpha, min_size, redraws)
+    return _drawn("quality", draw, labels, clients, alpha, seed, min_size, redraws, older=True)
 
 
 def power_ramp(clients: int, exponent: float = EXPONENT) -> Shares:
@@ -507,15 +502,14 @@ def mixtures(
     ------
     ValueError if a parameter is out of range. InputError if a client is left without samples.
     """
-    classes = _classes("mixtures", labels, clients, alpha, seed, 1, 1, 2**32 if released else np.inf)
     check_whole("mixtures: patience", patience, 1)
     check_number("mixtures: tolerance", tolerance, 0, above=True, below=True)
-    if released:
-        classes.sort(key=lambda members: int(members[0]))
-    prior = np.array([len(members) for members in classes]) / sum(map(len, classes))
 
-    def draw(rng: Any) -> Owned:
+    def draw(classes: Sequence[Indices], clients: int, alpha: float, rng: Any) -> tuple[Any, ...]:
         order, owner = list[Indices](), list[Indices]()
+        if released:
+            classes = sorted(classes, key=lambda members: int(members[0]))
+        prior = np.array([len(members) for members in classes]) / sum(map(len, classes))
         q = _balanced(prior, clients, alpha, tolerance, patience, rng)
         for members, share in zip(classes, q.T, strict=True):
             # A class that no mixture has (one in a very low alpha) is dealt evenly.
@@ -524,12 +518,7 @@ def mixtures(
             owner.append(_cut(share, len(members)))
         return np.concatenate(order), np.concatenate(owner)
 
-    rng: Any = RandomState(seed) if released else np.random.default_rng(seed)
-    parts = _drawn("mixtures", draw, rng, clients, alpha, 1, 1)
-    if not released:
-        for part in parts:
-            rng.shuffle(part)
-    return parts
+    return _drawn("mixtures", draw, labels, clients, alpha, seed, 1, 1, older=released, shuffled=not released)
 
 
 def holdout(
@@ -633,7 +622,7 @@ def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0
         fault = f"each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
         raise _unmet(who, fault)
     check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
-    check_whole(f"{who}: corrupted", corrupted, 0, clients, ", the number of clients")
+    check_whole(f"{who}: corrupted", corrupted, 0, clients, CORRUPTED)
     check_whole(f"{who}: min_size", min_size, 0)
     if min_size * clients > n:
         fault = (
@@ -647,9 +636,7 @@ def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
     classes: NDArray[Any] = np.asarray(labels)
     if classes.ndim != 1:
         raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(classes.shape)}.")
-    lost = np.flatnonzero(
-        [label is None or label != label for label in classes.tolist()] if classes.dtype.kind in "fO" else []
-    )
+    lost = np.flatnonzero([label is None or label != label for label in classes.tolist()])
     if len(lost):  # they are of no class, and would be nobody's
         raise ValueError(
             f"{who}: the label is missing, NaN or None, in {len(lost):,} of {len(classes):,} samples, the first of them {lost[0]}. "
@@ -660,8 +647,8 @@ def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
 
 
 def classwise(
-    classes: Sequence[Indices], clients: int, alpha: float, cap: bool, rng: Generator | RandomState
-) -> tuple[Owned, Shares]:
+    classes: Sequence[Indices], clients: int, alpha: float, rng: Generator | RandomState, *, cap: bool
+) -> tuple[Indices, Indices, Shares]:
     """One draw of ``dirichlet``, whatever the sizes.
 
     Parameters
@@ -690,11 +677,7 @@ def classwise(
         held += np.bincount(mine, minlength=clients)
         order.append(shuffled)
         owner.append(mine)
-    return (np.concatenate(order), np.concatenate(owner)), shares
-
-
-def _classwise(classes: Sequence[Indices], clients: int, alpha: float, cap: bool) -> Draw:
-    return lambda rng: classwise(classes, clients, alpha, cap, rng)[0]
+    return np.concatenate(order), np.concatenate(owner), shares
 
 
 def _cut(share: Shares, n: int) -> Indices:
@@ -710,6 +693,12 @@ def parts_of(order: Indices, owner: Indices, clients: int) -> list[list[int]]:
     return [part.tolist() for part in np.split(order[np.argsort(owner, kind="stable")], ends)]
 
 
+def names_of(parts: Iterable[Iterable[int]], n: int) -> tuple[str, ...]:
+    """The name of the client of each of ``n`` samples; nothing of those that are in no part."""
+    whose = {int(row): f"client-{k}" for k, part in enumerate(parts, start=1) for row in part}
+    return tuple(whose.get(row, "") for row in range(n))
+
+
 def _shares(k: int, alpha: float, rng: Generator | RandomState) -> Shares:
     """Draw ``Dir(alpha, ..., alpha)`` [k], again where numpy's older generator gives 0/0, as it may for a small alpha."""
     while True:
@@ -718,19 +707,47 @@ def _shares(k: int, alpha: float, rng: Generator | RandomState) -> Shares:
             return shares
 
 
-def _drawn(name: str, draw: Draw, rng: Any, clients: int, alpha: float, min_size: int, redraws: int) -> list[list[int]]:
+def _drawn(
+    name: str,
+    draw: Draw,
+    labels: ArrayLike,
+    clients: int,
+    alpha: float,
+    seed: int,
+    min_size: int,
+    redraws: int,
+    *,
+    older: bool = False,
+    shuffled: bool = False,
+) -> list[list[int]]:
     """The parts of the first draw that gives every client enough samples.
+
+    Parameters
+    ----------
+    name : of the partition, for errors.
+    draw : one draw.
+    labels, clients, alpha, seed, min_size, redraws : as in ``dirichlet``.
+    older : whether NumPy's older generator draws.
+    shuffled : whether the parts are shuffled at last.
 
     Raises
     ------
-    InputError : no draw does.
+    ValueError : a parameter is out of range. InputError : no draw does.
     """
+    classes = _by_class(name, labels, clients)
+    check(name, sum(map(len, classes)), clients, alpha, min_size=min_size)
+    check_whole(f"{name}: seed", seed, 0, 2**32 - 1 if older else np.inf)
+    check_whole(f"{name}: redraws", redraws, 1)
+    rng: Any = RandomState(seed) if older else np.random.default_rng(seed)
     fewest_short = clients
     for k in range(redraws):
-        order, owner = draw(rng)
+        order, owner, *_ = draw(classes, clients, alpha, rng)
         short = int((np.bincount(owner, minlength=clients) < min_size).sum())
         if not short:
-            return parts_of(order, owner, clients)
+            parts = parts_of(order, owner, clients)
+            for part in parts if shuffled else ():
+                rng.shuffle(part)
+            return parts
         fewest_short = min(fewest_short, short)
         if k + 1 == PILOT and fewest_short >= HOPELESS:
             break
@@ -739,22 +756,3 @@ def _drawn(name: str, draw: Draw, rng: Any, clients: int, alpha: float, min_size
         f"{plural(k + 1, 'draw')} {fewest_short} of them or more had fewer. Take fewer clients, or a higher alpha."
     )
     raise _unmet(name, fault)
-
-
-def _classes(
-    who: str,
-    labels: ArrayLike,
-    clients: int,
-    alpha: float,
-    seed: int,
-    min_size: int,
-    redraws: int,
-    seeds: float = np.inf,
-) -> list[Indices]:
-    """Check what the class-wise partitions have in common, and return the samples of each class."""
-    classes = _by_class(who, labels, clients)
-    n = sum(map(len, classes))
-    check(who, n, clients, alpha, min_size=min_size)
-    check_whole(f"{who}: seed", seed, 0, seeds - 1)
-    check_whole(f"{who}: redraws", redraws, 1)
-    return classes

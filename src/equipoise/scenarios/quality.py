@@ -82,8 +82,7 @@ def scenario(
         rng = digits.stream(seed, len(digits.DOMAINS) + 1)
         for_parts, for_train, for_test = rng.integers(0, 2**32, 3).tolist()
         order = torch.from_numpy(rng.permutation(len(y)))
-        with partition.errors_of("digits-quality"):
-            drawn = partition.quality(y[order], clients, corrupted, alpha, for_parts, min_size=least)
+        drawn = partition.quality(y[order], clients, corrupted, alpha, for_parts, min_size=least)
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clients - corrupted :] for row in part]
         x[bad] = corrupt(x[bad], severity, for_train)

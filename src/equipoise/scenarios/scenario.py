@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -253,6 +253,21 @@ class Scenario(Description):
 
 # a description, and the function that makes its data from a seed
 Described = tuple[Description, Callable[[int], Scenario]]
+
+
+def choose(given: str | Sequence[str], choices: Collection[str], noun: str, requirement: str) -> tuple[str, ...]:
+    """Different values of some ``choices``, at least one, of a list or of one text with "+" between.
+
+    Raises
+    ------
+    ValueError : they are not; ``noun`` is what one is called, and ``requirement`` the beginning of the sentence.
+    """
+    values = tuple(given) if isinstance(given, list | tuple) else tuple(str(given).split("+"))
+    if wrong := [value for value in values if value not in choices]:
+        raise ValueError(unknown(noun, str(wrong[0]), choices))
+    if not values or len({*values}) < len(values):
+        raise ValueError(f"{requirement}, at least one; found {', '.join(values) or 'none'}.")
+    return values
 
 
 def numbered(groups: Sequence[str]) -> tuple[str, ...]:

@@ -24,12 +24,12 @@ from equipoise.data.samples import Draw, OfPeople, held_rows
 from equipoise.data.tables.cells import RawTable
 from equipoise.data.tables.checks import DIFFERENT, SHARES, shortened, unlike, unlike_words
 from equipoise.data.tables.coding import Coder, Sums, add_up_all, learn
-from equipoise.data.tables.columns import Columns, UserData, listed, numbered, ordered
-from equipoise.data.tables.options import AGREED, WRITTEN
+from equipoise.data.tables.columns import Columns, UserData, numbered, ordered
+from equipoise.data.tables.options import AGREED, WRITTEN, listed
 from equipoise.data.tables.reading import key_of
 from equipoise.data.tables.schema import CATEGORY, LEFT_OUT, NUMBER, Schema
 from equipoise.data.tables.words import same_numbers, twins
-from equipoise.privacy.suppression import exposed
+from equipoise.privacy.suppression import enough, exposed
 from equipoise.scenarios.own import Parts, columns_of, divided
 from equipoise.system import calls, tensor_files
 from equipoise.system.environment import versions
@@ -189,7 +189,7 @@ def site_sums(
     rows = np.array(parts.training, np.int64)
     people = None if own.subject is None else own.people[rows]
     rows = rows[~held_rows(len(rows), own.targets[rows], validation, seed, str(site), people)]
-    if len(rows) < least:
+    if not enough(len(rows), least):
         raise DataError(
             f"{data} has {len(rows)} training rows, and numbers about fewer than {least} do not leave a site: it cannot take part, "
             f"unless its people allow it with --least {max(1, len(rows))}."
@@ -197,20 +197,19 @@ def site_sums(
     _require_apart(Path(data), options, own, rows, least)
     sums = add_up_all(own.inputs, [rows])
     numbers = {name: np.unique(each.points, return_counts=True)[1] for name, each in sums.items()}
-    if telling := [name for name, counts in numbers.items() if len(counts) == 2 and counts.min() < least]:
+    if telling := [name for name, counts in numbers.items() if len(counts) == 2 and not enough(counts.min(), least)]:
         log.warning(
             "%s: column%s %s: two numbers, of which fewer than %d rows have one, and the sum tells how many. If that must not leave this "
             'site, make it kind = "%s" in the file of all sites.',
             *(data, "s" * (len(telling) > 1), listed(telling), least, CATEGORY),
         )
-    columns = {name: each.suppressed(least) for name, each in sums.items()}
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
     return {
         "format": FORMAT,
         "options": {name: options[name] for name in AGREED if options.get(name)},
-        "columns": {name: _content(sums) for name, sums in columns.items()},
+        "columns": {name: _content(each.suppressed(least)) for name, each in sums.items()},
         "label": _content(_label(own, rows, least)),
-        "values": {name: _content(sums) for name, sums in values.items()},
+        "values": {name: _content(each) for name, each in values.items()},
         "least": least,
         "seed": seed,
         "test": test,
@@ -309,7 +308,7 @@ def unlike_sites(sums: Mapping[str, Mapping[str, Any]]) -> list[str]:
     notes: list[str] = []
     for feature in Schema.of(next(iter(sums.values()))["options"]["columns"]).features:
         of_sites = {name: Sums(**each["columns"][feature.name]) for name, each in sums.items()}
-        of_sites = {name: each for name, each in of_sites.items() if each.present >= LEAST}
+        of_sites = {name: each for name, each in of_sites.items() if enough(each.present, LEAST)}
         if feature.kind == CATEGORY:
             notes += unlike_words(feature.name, {name: each.words for name, each in of_sites.items()}, "site")
         elif feature.kind == NUMBER and feature.scaling != "log":
@@ -475,6 +474,5 @@ def _plain(cell: Any) -> str:
 
 
 def _code(text: str) -> int:
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little", signed=True
-    )
+    code = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(code, "little", signed=True)

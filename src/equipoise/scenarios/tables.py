@@ -19,8 +19,8 @@ from equipoise.data.tables.columns import Column, UserData
 from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import own, partition
-from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario
-from equipoise.system.ranges import check_number, check_option, check_whole
+from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario, choose
+from equipoise.system.ranges import check_number, check_whole
 from equipoise.system.suggestions import unknown
 
 VERSION = 1  # raise it whenever a byte or a part changes
@@ -180,13 +180,8 @@ class Bias:
                     f"bias={sorted(values)[0]}, or leave it out."
                 )
             return None
-        against = tuple(bias) if isinstance(bias, (list, tuple)) else tuple(str(bias).split("+"))
-        if wrong := [value for value in against if value not in values]:
-            raise ValueError(unknown(f"bias of scenario {scenario}:", str(wrong[0]), sorted(values)))
-        if not against or len({*against}) < len(against):
-            raise ValueError(
-                f"{scenario}: bias must be different values, at least one; found {', '.join(against) or 'none'}."
-            )
+        wanted = f"{scenario}: bias must be different values"
+        against = choose(bias, sorted(values), f"bias of scenario {scenario}:", wanted)
         if not (amounts["drop"] or amounts["flip"]):
             raise ValueError(
                 f"{scenario}: bias={'+'.join(against)} changes nothing with drop=0 and flip=0. Raise one, or leave bias out."
@@ -287,13 +282,8 @@ def adult(
         column = read(ADULT)[1][client]
         if clients is None:
             return column
-        names = [""] * len(column)
-        with partition.errors_of("adult"):
-            dealt = partition.dirichlet(np.unique(column, return_inverse=True)[1], clients, alpha, seed, min_size=LEAST)
-        for k, rows in enumerate(dealt, start=1):
-            for row in rows:
-                names[row] = f"client-{k}"
-        return tuple(names)
+        dealt = partition.dirichlet(np.unique(column, return_inverse=True)[1], clients, alpha, seed, min_size=LEAST)
+        return partition.names_of(dealt, len(column))
 
     options = {"client": client, "clients": clients, "alpha": alpha}
     drawn = {"test": test, "server_validation": server_validation, "tests": tests}
@@ -340,9 +330,7 @@ def _described(
 ) -> Described:
     """The scenario of a table; ``drawn`` is what is for testing and for the server, and ``whose(seed)`` the client of every row, before any bias."""
     name, (test, server_validation, tests) = table.name, drawn.values()
-    check_number(f"{name}: test", test, 0, 0.5, ", the share of a client's rows to test on", above=True)
-    check_number(f"{name}: server_validation", server_validation, 0, 0.5, ", the share that the server gets")
-    check_option(f"{name}: tests", tests, own.TESTS)
+    own.check_drawn(name, "rows", test, server_validation, tests)
     description = Description(
         name=name, summary=table.summary, sample=(table.width,), transform=None, n_classes=len(table.classes),
         network="mlp", network_options=table.network, protocol=table.protocol, measures=chosen(["auc", RATES]),
@@ -358,21 +346,16 @@ def _described(
             rows, done = bias.applied(rows, table.classes[1], seed)
             biased = {"bias": {**vars(bias), "against": [*bias.against], "clients": done}}
         parts = own.divided(rows, seed, test=test, server_validation=server_validation)
-        federated, coded = own.federate(rows, parts, tests, held=held)
-        return Scenario(
-            **vars(description),
-            **federated,
-            manifest={
-                "scenario": name,
-                "seed": seed,
-                "recipe": {"version": VERSION, **options, **biased, **drawn},
-                "source": table.source,
-                "read": {"groups": groups},
-                "licence": LICENCE,
-                "classes": list(table.classes),
-                "positive": table.classes[1],
-                **coded,
-            },
-        )
+        about = {
+            "scenario": name,
+            "seed": seed,
+            "recipe": {"version": VERSION, **options, **biased, **drawn},
+            "source": table.source,
+            "read": {"groups": groups},
+            "licence": LICENCE,
+            "classes": list(table.classes),
+            "positive": table.classes[1],
+        }
+        return own.federate(description, about, rows, parts, tests, held=held)
 
     return description, build

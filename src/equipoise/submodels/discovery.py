@@ -44,11 +44,7 @@ def find(model: Model, x: Inputs, groups: Mapping[str, tuple[Sequence[str], Sequ
     ValueError : the network has no hidden unit that can be removed; a name, a size or a group of ``groups`` is wrong.
     """
     x = cut(x, slice(SAMPLES))
-    if groups is None:
-        discovered, left_out = _discover(model, x)
-        neurons = Neurons(model, discovered, left_out)
-    else:
-        neurons = Neurons(model, _given(model, groups))
+    neurons = _discover(model, x) if groups is None else Neurons(model, _given(model, groups))
     draw = torch.Generator().manual_seed(0)
     for k in range(len(neurons.groups)):
         _check(neurons, k, x, draw, given=groups is not None)
@@ -102,9 +98,9 @@ def _perturbed(model: Model, vector: Tensor, draw: torch.Generator, by: float) -
     """A vector plus noise, which is positive for statistics, as a variance must stay positive."""
     noise = torch.randn(model.size, generator=draw).to(vector)
     noise[model.n_params :].abs_()
-    each = torch.zeros(int(model.layer[-1]) + 1, dtype=torch.float64)
-    each.index_add_(0, model.layer, model.initial.detach().cpu().double().square())
-    rms = (each / torch.bincount(model.layer)).sqrt().to(vector)
+    squares = torch.zeros(int(model.layer[-1]) + 1, dtype=torch.float64)
+    squares.index_add_(0, model.layer, model.initial.detach().cpu().double().square())
+    rms = (squares / torch.bincount(model.layer)).sqrt().to(vector)
     rms = torch.where(rms > 0, rms, 0.1)  # tensors of zeros must change too
     return vector + by * rms[model.layer.to(vector.device)] * noise
 
@@ -166,12 +162,8 @@ ELEMENTWISE = (
     nn.Softshrink, nn.Tanhshrink, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )  # fmt: skip
-POOLS = tuple(
-    getattr(nn, f"{kind}Pool{d}d")
-    for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg", "LP")
-    for d in (1, 2, 3)
-    if hasattr(nn, f"{kind}Pool{d}d")
-)
+POOL_NAMES = [f"{kind}Pool{d}d" for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg", "LP") for d in (1, 2, 3)]
+POOLS = tuple(getattr(nn, name) for name in POOL_NAMES if hasattr(nn, name))
 ONE_INPUT = frozenset({
     "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "softsign",
     "hardtanh", "hardswish", "hardsigmoid", "logsigmoid", "threshold", "hardshrink", "softshrink", "tanhshrink", "dropout",
@@ -287,8 +279,8 @@ class _Tracker(fx.Interpreter):
             out = self._keeps(name, module, n, tag, value)
         if out is None:
             norm = kind in (nn.GroupNorm, nn.LayerNorm)
-            what = "normalises; use BatchNorm instead (norm=batch)" if norm else "gets, or may do so"
-            self.spoil(tags, f"{kind.__name__} {name!r} mixes the channels it {what}")
+            deed = "normalises; use BatchNorm instead (norm=batch)" if norm else "gets, or may do so"
+            self.spoil(tags, f"{kind.__name__} {name!r} mixes the channels it {deed}")
         if name not in self.calls:
             self.calls[name] = (tag, out)
         elif own_tensors(module):  # called again: the same rows and columns serve both calls
@@ -351,18 +343,18 @@ class _Tracker(fx.Interpreter):
 
     def _function(self, name: str, n: fx.Node, value: Tensor) -> _Tag | None:
         nodes = [node for node in n.all_input_nodes if node in self.shapes]
-        held = [node for node in nodes if node in self.tags]
-        tag, shape = self.tags[held[0]], self.shapes[held[0]]
-        if len(held) == 2 and name in SUMS:
-            other = self.tags[held[1]]
+        carriers = [node for node in nodes if node in self.tags]
+        tag, shape = self.tags[carriers[0]], self.shapes[carriers[0]]
+        if len(carriers) == 2 and name in SUMS:
+            other = self.tags[carriers[1]]
             fits = (other.dim, other.times, self.of(other).size) == (tag.dim, tag.times, self.of(tag).size)
-            plain = len(self.shapes[held[1]]) == len(shape)
+            plain = len(self.shapes[carriers[1]]) == len(shape)
             return self.join(tag, other) if fits and plain else None
-        if len(held) != 1:
+        if len(carriers) != 1:
             return None
         if name in ONE_INPUT and len(nodes) == 1:
             return tag
-        if name in SCALED and value.dim() == len(shape) and self._one_factor(name, n, held[0]):
+        if name in SCALED and value.dim() == len(shape) and self._one_factor(name, n, carriers[0]):
             return tag
         if name in SHAPED:
             return self._shaped(tag, shape, value.shape)
@@ -414,8 +406,8 @@ def trace(net: nn.Module) -> fx.GraphModule:
         return fx.symbolic_trace(net)
 
 
-def _discover(model: Model, x: Inputs) -> tuple[list[Group], dict[str, str]]:
-    """Groups of hidden units in the order of the network, and for those left out why."""
+def _discover(model: Model, x: Inputs) -> Neurons:
+    """The groups of hidden units in the order of the network, and for those left out why."""
     net = model.network(model.initial)
     for frozen, own in zip(net.parameters(), model.net.parameters(), strict=True):
         frozen.requires_grad_(own.requires_grad)
@@ -424,9 +416,9 @@ def _discover(model: Model, x: Inputs) -> tuple[list[Group], dict[str, str]]:
         with torch.no_grad():
             tracker.run(unshared(x))
     except Exception as error:  # the network's own Python code may raise anything when it is traced
-        why = str(error).partition("\n")[0]
+        text = str(error).partition("\n")[0]
         raise ValueError(
-            f"The hidden units cannot be found: torch.fx cannot trace the network ({why}). {BY_HAND}"
+            f"The hidden units cannot be found: torch.fx cannot trace the network ({text}). {BY_HAND}"
         ) from error
     groups, left_out = [], {}
     logits = {tracker.root(k) for k in tracker.logits}
@@ -439,6 +431,6 @@ def _discover(model: Model, x: Inputs) -> tuple[list[Group], dict[str, str]]:
         else:
             groups.append(Group(name, label.size, tuple(label.rows), tuple(label.columns)))
     if not groups:
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items()) or "no layer but the last makes units"
+        reasons = "; ".join(f"{name}: {text}" for name, text in left_out.items()) or "no layer but the last makes units"
         raise ValueError(f"The network has no hidden units that can be removed one by one ({reasons}). {BY_HAND}")
-    return groups, left_out
+    return Neurons(model, groups, left_out)

@@ -1,9 +1,8 @@
 """The importance of every hidden unit: the loss of the network without it."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -38,12 +37,12 @@ def naive(
         raise ValueError(NO_SAMPLES)
     bound = Bound(neurons.model)
     units = range(neurons.n) if only is None else only
-    kept = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
+    present = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
     total = [_total(bound, vector, batches)]
     for k in units:
-        kept[k] = False
-        total.append(_total(bound, vector.where(neurons.held(kept), 0), batches))
-        kept[k] = True
+        present[k] = False
+        total.append(_total(bound, vector.where(neurons.held(present), 0), batches))
+        present[k] = True
     losses = torch.stack(total) / samples
     return losses[1:], losses[0]
 
@@ -155,6 +154,18 @@ def _linear(module: nn.Module) -> bool:
     return type(module) in (nn.Linear, *CONVOLUTIONS) and plain
 
 
+class _Pass:
+    """The values of one pass on ``n`` samples.
+
+    ``transposed`` of a node are its values [units, B], each unit's in a row; ``finite`` is whether all are, so that a part can be subtracted.
+    """
+
+    def __init__(self, values: Values, n: int) -> None:
+        self.values, self.n = values, n
+        self.transposed = cache(lambda node: values[node].T.contiguous())
+        self.finite = cache(lambda node: bool(values[node].isfinite().all()))
+
+
 class _Shortcut:
     """The graph of a network at one vector, in eval mode, and the continuation behind each group of units.
 
@@ -180,15 +191,13 @@ class _Shortcut:
         starts = [sum(neurons.sizes[:k]) for k in range(len(neurons.sizes))]
         self.groups = [_Behind(g, a, self.graph, self.modules) for g, a in zip(neurons.groups, starts, strict=True)]
         self.fed = _dependent(self.graph, [node for node in self.graph.nodes if node.op == "placeholder"])
-        self.kept = {self.logits}.union(
-            *(
-                {n for n in behind.used if n not in behind.changed or n in behind.readers}
-                | {n.all_input_nodes[0] for n in behind.readers}
-                for behind in self.groups
-            )
-        )
+        self.kept = {self.logits}
+        for behind in self.groups:
+            self.kept |= {n for n in behind.used if n not in behind.changed or n in behind.readers}
+            self.kept |= {n.all_input_nodes[0] for n in behind.readers}
         self.bytes: dict[fx.Node, int] = {}  # of each value, for one sample
-        self._transposed: dict[nn.Module, Tensor] = {}
+        # weights [in, out] of a linear layer, each unit's in a row
+        self.transposed = cache(lambda module: _weight(module).T.contiguous())
         self.run(x, first=True)
 
     def samples(self, memory: int) -> int:
@@ -313,18 +322,12 @@ class _Shortcut:
             return z - share
         return z - functional.linear(inputs[..., mine], weight[:, mine])
 
-    def transposed(self, module: nn.Module) -> Tensor:
-        """Weights [in, out] of a linear layer, each unit's in a row."""
-        if module not in self._transposed:
-            self._transposed[module] = _weight(module).T.contiguous()
-        return self._transposed[module]
-
     def compare(self, vector: Tensor, x: Inputs) -> None:
         """Leave to the plain computation the groups in which the shortcut does not give its logits."""
         with torch.no_grad():
             forward = _Pass(self.run(x), count(x))
         bound = Bound(self.neurons.model)
-        theta, buffers = vector.split([bound.model.n_params, len(vector) - bound.model.n_params])
+        sizes = [bound.model.n_params, len(vector) - bound.model.n_params]
         tolerance = 1e-8 if vector.dtype == torch.float64 else 1e-4
         for behind in self.groups:
             active = self.active(behind, forward)
@@ -332,42 +335,17 @@ class _Shortcut:
             rows = active[:, unit].nonzero().flatten()[::2]  # some only, in case samples depend on each other
             if not len(rows) or self.logits not in behind.changed:
                 continue
-            kept = torch.ones(self.neurons.n, dtype=torch.bool, device=vector.device)
-            kept[behind.first + unit] = False
-            held = self.neurons.held(kept)
-            expected = bound.forward(theta.where(held[: len(theta)], 0), buffers.where(held[len(theta) :], 0), x)[0][
-                rows
-            ]
+            present = torch.ones(self.neurons.n, dtype=torch.bool, device=vector.device)
+            present[behind.first + unit] = False
+            theta, buffers = vector.where(self.neurons.held(present), 0).split(sizes)
+            expected = bound.forward(theta, buffers, x)[0][rows]
             try:
-                near = torch.allclose(
-                    self.without(behind, unit, forward, rows), expected, rtol=tolerance, atol=tolerance, equal_nan=True
-                )
+                given = self.without(behind, unit, forward, rows)
+                near = torch.allclose(given, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
             except Exception:  # the network may read the size of the batch in a way not handled here
                 near = False
             if not near:
                 self.plain += range(behind.first, behind.first + behind.group.size)
-
-
-class _Pass:
-    """The values of one pass on ``n`` samples."""
-
-    def __init__(self, values: Values, n: int) -> None:
-        self.values, self.n = values, n
-        self._transposed: Values = {}
-        self._finite: dict[fx.Node, bool] = {}
-
-    def transposed(self, node: fx.Node) -> Tensor:
-        """A value [B, units] with each unit's in a row."""
-        if node not in self._transposed:
-            self._transposed[node] = self.values[node].T.contiguous()
-        transposed: Tensor = self._transposed[node]
-        return transposed
-
-    def finite(self, node: fx.Node) -> bool:
-        """Whether a value is finite, so that a part can be subtracted."""
-        if node not in self._finite:
-            self._finite[node] = bool(self.values[node].isfinite().all())
-        return self._finite[node]
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -63,10 +63,7 @@ def source() -> str:
 @cache
 def installed() -> str:
     """The version of Equipoise, or that it was never installed, as where it runs from a source tree."""
-    try:
-        return version("equipoise")
-    except PackageNotFoundError:
-        return "not installed"
+    return versions().get("equipoise", "not installed")
 
 
 def code() -> dict[str, str]:

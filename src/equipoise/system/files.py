@@ -31,11 +31,7 @@ def cache_directory() -> Path:
 
 
 def write_atomically(
-    path: str | os.PathLike[str],
-    content: str | bytes | Iterable[bytes | memoryview],
-    *,
-    private: bool = False,
-    lasting: bool = True,
+    path: Path, content: str | bytes | Iterable[bytes | memoryview], *, private: bool = False, lasting: bool = True
 ) -> Path:
     """Write a file so that a reader, or a crash, sees the old or the new content; return the path.
 
@@ -50,7 +46,6 @@ def write_atomically(
     ------
     OSError : a full disk or a directory that cannot be written; the old file stays, as it does if the parts raise an error.
     """
-    path = Path(path)
     if private:
         make_private(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +136,7 @@ def append(path: Path, text: str, *, private: bool = False) -> None:
 
 def make_private(path: Path, mode: int = 0o700) -> None:
     """Make a directory, and those above it, where they are missing: for their owner only, or others with at most this ``mode``."""
-    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+    for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         missing.mkdir(mode, exist_ok=True)
 
 

@@ -71,13 +71,13 @@ def remembered(key: str, stamp: str | None, make: Callable[[], str]) -> str:
     if stamp is None:
         return make()
     path = cache_directory() / FILE
-    kept = _kept(path)
-    if kept.get(key, ["", ""])[0] == stamp:
-        return kept[key][1]
+    cache = _kept(path)
+    if cache.get(key, ["", ""])[0] == stamp:
+        return cache[key][1]
     made = make()
     try:
-        kept = {name: entry for name, entry in _kept(path).items() if name != key} | {key: [stamp, made]}
-        write_atomically(path, sealed_json({"hashes": dict(list(kept.items())[-MOST:])}))
+        cache = {name: entry for name, entry in _kept(path).items() if name != key} | {key: [stamp, made]}
+        write_atomically(path, sealed_json({"hashes": dict(list(cache.items())[-MOST:])}))
     except OSError as error:
         log.info("%s cannot be written (%s): going on without it.", path, error)
     return made
@@ -85,7 +85,7 @@ def remembered(key: str, stamp: str | None, make: Callable[[], str]) -> str:
 
 def _kept(path: Path) -> dict[str, list[str]]:
     try:
-        kept: dict[str, list[str]] = open_json(path.read_text(encoding="utf-8"))["hashes"]
+        cache: dict[str, list[str]] = open_json(path.read_text(encoding="utf-8"))["hashes"]
     except (OSError, ValueError, TypeError, KeyError):
         return {}
-    return kept
+    return cache

@@ -93,7 +93,7 @@ def by_content(text: str, digests: Mapping[str, str]) -> str:
     def instead(where: str, name: str) -> str:
         ends = tuple(f"/{where.replace('.', '/')}{end}" for end in (".py", "/__init__.py"))
         # an earlier version kept the files of modules
-        digest = digests.get(where) or next((kept for file, kept in digests.items() if file.endswith(ends)), "")
+        digest = digests.get(where) or next((entry for file, entry in digests.items() if file.endswith(ends)), "")
         return f"{digest}.py:{name}" if digest else f"{where}:{name}"
 
     return replaced(text, instead)

@@ -11,7 +11,14 @@ from numbers import Integral, Real
 from typing import Any
 
 from equipoise.system import own_code
-from equipoise.system.search import Interval, Space, Values
+from equipoise.system.search import (
+    Interval,
+    Space,
+    Values,
+    among as among,
+    log_uniform as log_uniform,
+    uniform as uniform,
+)
 
 INF = float("inf")
 MARKS = (  # see :func:`setting`
@@ -137,20 +144,12 @@ def _expected(allowed: object, value: object) -> str:
     if not isinstance(allowed, Range):
         return str(allowed)
     plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return (
-        f"{'' if plain or allowed.whole else 'a number '}{allowed}{' and finite' * (allowed.finite and value == INF)}"
-    )
+    kind = "" if plain or allowed.whole else "a number "
+    return f"{kind}{allowed}{' and finite' * (allowed.finite and value == INF)}"
 
 
 def check_number(
-    name: str,
-    value: object,
-    low: float,
-    high: float = INF,
-    meaning: str = "",
-    *,
-    above: bool = False,
-    below: bool = False,
+    name: str, value: Any, low: float, high: float = INF, meaning: str = "", *, above: bool = False, below: bool = False
 ) -> None:
     """Check a number in [low, high], without ``low`` if ``above``, without ``high`` if ``below``; see :func:`check`."""
     check(name, value, Range(low, high, above, below), meaning)
@@ -211,9 +210,8 @@ def choice(*options: object, own: bool = False, numbers: bool = False, search: S
 
     ``search`` has the options among which it is searched if methods are tuned.
     """
-    return _searched(
-        Options(tuple(option for option in options if option is not None), own, numbers), options[0], search
-    )
+    values = tuple(option for option in options if option is not None)
+    return _searched(Options(values, own, numbers), options[0], search)
 
 
 def _searched(allowed: Range | Options, default: object, search: object) -> Any:

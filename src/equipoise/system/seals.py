@@ -22,9 +22,8 @@ DEEPEST = 100  # levels of lists and tables in each other
 NESTING = frozenset({dict, list})
 Kind = TypeVar("Kind")
 _LONG = re.compile(r"[=:,\[\s-]\d[\da-fA-F_xob]{300}")  # a number that no float can hold
-_DOTTED = re.compile(
-    r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+)++"""
-)  # tomllib takes time with the square of a key's parts
+# tomllib takes time with the square of a key's parts
+_DOTTED = re.compile(r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+)++""")
 _JSON = re.compile(r'\{\n "seal": "([0-9a-f]{64})",')
 _HEAD = "# sha256 of all that follows, so that a change is found: "
 _TEXT = re.compile(rf"{_HEAD}([0-9a-f]{{64}})\n")
@@ -128,7 +127,7 @@ def _read(text: str, parse: Callable[[str], Any]) -> Any:
     while level:
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(DEEP)
-        level = [x for each in level for x in (each.values() if type(each) is dict else each) if type(x) in NESTING]
+        level = [x for node in level for x in (node.values() if type(node) is dict else node) if type(x) in NESTING]
     return content
 
 

@@ -45,7 +45,7 @@ def require_use(given: Mapping[str, object], *, together: str = "", without: str
     ValueError : naming the first of them.
     """
     if idle := next((name for name, value in given.items() if value), None):
-        why = (
+        reason = (
             f"together with {together}. Leave it out." if together else f"without {without}. Add that, or leave it out."
         )
-        raise ValueError(f"{idle} has no effect {why}")
+        raise ValueError(f"{idle} has no effect {reason}")

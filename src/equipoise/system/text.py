@@ -46,22 +46,22 @@ def visible(text: object, *, lines: bool = False) -> str:
     text : what is shown.
     lines : leave line ends and tabulators as they are.
     """
-    shown = str(text)
-    if shown.isascii() and shown.isprintable():
-        return shown
-    kept = JOINERS + "\n\t" * lines
+    plain = str(text)
+    if plain.isascii() and plain.isprintable():
+        return plain
+    allowed = JOINERS + "\n\t" * lines
     return "".join(
         c
-        if c in kept or unicodedata.category(c) not in HIDDEN
+        if c in allowed or unicodedata.category(c) not in HIDDEN
         else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in shown
+        for c in plain
     )
 
 
 def name(text: object) -> str:
     """A name for records and pages: :func:`visible`, of at most :data:`LONGEST` characters."""
-    shown = visible(text)
-    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+    plain = visible(text)
+    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
 
 
 def noun(word: str, n: int) -> str:

@@ -43,7 +43,7 @@ def named(settings: Any) -> list[str]:
         return code or [settings] * settings.startswith(HUB)
     if isinstance(settings, Mapping):  # keys are methods in a file of chosen settings
         settings = [*settings, *settings.values()]
-    return [name for each in settings for name in named(each)] if isinstance(settings, list) else []
+    return [name for entry in settings for name in named(entry)] if isinstance(settings, list) else []
 
 
 def require(path: Path, names: Sequence[str], content: bytes) -> None:
@@ -53,16 +53,16 @@ def require(path: Path, names: Sequence[str], content: bytes) -> None:
     ------
     RunError : neither.
     """
-    if not names or known(content) or (said := f"said:{_key(content)}") in _agreed():
+    if not names or known(content) or (consent := f"said:{_key(content)}") in _agreed():
         return
-    shown = some([text.visible(name)[-LONGEST:] for name in dict.fromkeys(names)], SHOWN)
+    listed = some([text.visible(name)[-LONGEST:] for name in dict.fromkeys(names)], SHOWN)
     if EVERYTHING not in _agreed():
         raise RunError(
-            f"{path} is not of a run begun by you on this machine, and names {shown}: if you trust that, give the same command again "
+            f"{path} is not of a run begun by you on this machine, and names {listed}: if you trust that, give the same command again "
             f"with --trust (in Python: {VARIABLE}={EVERYTHING} in the environment)."
         )
-    log.warning("%s is not of a run begun by you on this machine, and names %s", path, shown)
-    _agree(said)  # once
+    log.warning("%s is not of a run begun by you on this machine, and names %s", path, listed)
+    _agree(consent)  # once
 
 
 def require_file(path: Path, settings: Any, *more: str) -> None:

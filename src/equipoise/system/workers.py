@@ -173,7 +173,7 @@ class Processes(ThreadPoolExecutor):
             last[slot] = needs[future]
             try:
                 worker = self.kept.worker(slot)
-            except OSError as error:  # no process can be started, and nobody else answers
+            except Exception as error:  # no process can be started, and nobody else answers
                 future.set_exception(error)
                 return
             self.free.remove(slot)

@@ -3,8 +3,6 @@
 A function takes a :class:`Subject`, and returns a remark or nothing. It raises :class:`NotApplicableError` if it does not apply.
 """
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,27 +49,22 @@ class NotApplicableError(Exception):
     """A check does not apply to this method, with the reason."""
 
 
-def _compare(subject: Subject, a: Federation, b: Federation, within: float, what: str, advice: str) -> None:
+def _compare(subject: Subject, a: Federation, b: Federation, within: float, runs: str, advice: str) -> None:
     """Require that two runs ended in the same state, up to rounding."""
     where, gap = federations.widest(a, b)
     if not gap <= within:
         hook = first_difference(subject) or hooks_behind(subject.method, where)
-        raise ContractError(
-            f"{gap:.2g} in {where} after {a.progress.t} rounds", f"{what} agree within {within:g}", advice, hook
-        )
+        actual = f"{gap:.2g} in {where} after {a.progress.t} rounds"
+        raise ContractError(actual, f"{runs} agree within {within:g}", advice, hook)
 
 
-def _same_bits(subject: Subject, a: Federation, b: Federation, what: str, advice: str) -> None:
+def _same_bits(subject: Subject, a: Federation, b: Federation, runs: str, advice: str) -> None:
     """Require that two runs ended in the same state and have the same records, bit for bit."""
     names = differing(a.progress.tensors(), b.progress.tensors())
     if names or records_of(a) != records_of(b):
-        where = names[0] if names else "records"
-        raise ContractError(
-            f"another {some(names) or 'record'} after {a.progress.t} rounds",
-            f"{what} give the same bits",
-            advice,
-            hooks_behind(subject.method, where),
-        )
+        actual = f"another {some(names) or 'record'} after {a.progress.t} rounds"
+        hook = hooks_behind(subject.method, names[0] if names else "records")
+        raise ContractError(actual, f"{runs} give the same bits", advice, hook)
 
 
 def _require_none(subject: Subject, bad: Sequence[str], actual: str, expected: str, advice: str) -> None:
@@ -93,43 +86,31 @@ def it_trains(subject: Subject) -> str:
     _nobody_quarantined(subject, [fed])
     _finite(subject, fed)
     _moved(subject, fed)
-    said = "" if "sensitive" in subject.method.needs else '. Declare it: needs = frozenset({"sensitive"})'
-    return (
-        f"only with sensitive attributes, which all data of the checks therefore have{said}" if subject.people else ""
-    )
+    hint = "" if "sensitive" in subject.method.needs else '. Declare it: needs = frozenset({"sensitive"})'
+    return f"only with sensitive attributes, which all data of the checks therefore have{hint}" * subject.people
 
 
 def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:
-    bad = [each for fed in feds for record in fed.records for each in record.get("quarantined", ())]
+    bad = [fault for fed in feds for record in fed.records for fault in record.get("quarantined", ())]
     if bad:
-        raise ContractError(
-            f"{bad[0]['name']}: {bad[0]['reason']}",
-            "every client answers well",
-            "Raise no error in a hook, report numbers within ranges, and return one row per client.",
-            hooks_behind(subject.method, "clients/0"),
-        )
+        actual, hook = f"{bad[0]['name']}: {bad[0]['reason']}", hooks_behind(subject.method, "clients/0")
+        advice = "Raise no error in a hook, report numbers within ranges, and return one row per client."
+        raise ContractError(actual, "every client answers well", advice, hook)
 
 
 def _finite(subject: Subject, fed: Federation) -> None:
     tensors = fed.progress.tensors()
     bad = [key for key, x in tensors.items() if x.is_floating_point() and not bool(x.isfinite().all())]
-    _require_none(
-        subject,
-        bad,
-        f"NaN or infinity in {{}} after {fed.progress.t} rounds",
-        "finite numbers",
-        "Look for a division by a sum or a spread that can be 0, and for the logarithm of 0.",
-    )
+    actual = f"NaN or infinity in {{}} after {fed.progress.t} rounds"
+    advice = "Look for a division by a sum or a spread that can be 0, and for the logarithm of 0."
+    _require_none(subject, bad, actual, "finite numbers", advice)
 
 
 def _moved(subject: Subject, fed: Federation) -> None:
     if not moved(fed):
-        raise ContractError(
-            f"an unchanged model after {fed.progress.t} rounds",
-            "that training changes the model",
-            "Look for a factor of 0 in correction, trains, upload or aggregate.",
-            hooks_behind(subject.method, ""),
-        )
+        actual, hook = f"an unchanged model after {fed.progress.t} rounds", hooks_behind(subject.method, "")
+        advice = "Look for a factor of 0 in correction, trains, upload or aggregate."
+        raise ContractError(actual, "that training changes the model", advice, hook)
 
 
 # engines
@@ -163,12 +144,9 @@ def stacks_stay_whole(subject: Subject) -> None:
     _nobody_quarantined(subject, [fed])
     if warned.called:
         text, *values = warned.call_args.args
-        raise ContractError(
-            text % tuple(values),
-            "clients that can be trained as one stack",
-            "Call no .item() and branch on no tensor in a client hook; use torch.where. " + LAST,
-            first_difference(subject),
-        )
+        advice = f"Call no .item() and branch on no tensor in a client hook; use torch.where. {LAST}"
+        expected = "clients that can be trained as one stack"
+        raise ContractError(text % tuple(values), expected, advice, first_difference(subject))
 
 
 def workers_give_the_same_bits(subject: Subject) -> None:
@@ -206,13 +184,8 @@ def renumbering_renumbers(subject: Subject) -> None:
         """Random numbers follow the client."""
         yield from sequential(replace(job, ids=tuple(order[m] for m in job.ids)))
 
-    whole: dict[str, Any] = {
-        "batch_size": 64,
-        "participation": 1.0,
-        "epochs": 2,
-        "solver": SGD(federations.RATES.get(subject.kind, 0.1)),
-        "tests": None,
-    }
+    whole: dict[str, Any] = {"batch_size": 64, "participation": 1.0, "epochs": 2, "tests": None}
+    whole["solver"] = SGD(federations.RATES.get(subject.kind, 0.1))
     a = subject.fitted(**whole, data=data)
     b = subject.fitted(**whole, data=[data[m] for m in order], engine=named)
     _moved(subject, a)
@@ -230,13 +203,9 @@ def _same_but_renumbered(subject: Subject, a: Federation, b: Federation) -> None
     for r, s in zip(a.records, b.records, strict=True):
         weights = torch.tensor([r["weights"][m] for m in ORDER.tolist()])
         bad += ["weights"] * (not torch.allclose(weights, torch.tensor(s["weights"]), rtol=0, atol=1e-9))
-    _require_none(
-        subject,
-        bad,
-        f"a different {{}} with the clients in the order {ORDER.tolist()}",
-        "the same results, in the new order",
-        "Use cohort.ids to look up state only: the number of a client must not change how it is treated.",
-    )
+    actual = f"a different {{}} with the clients in the order {ORDER.tolist()}"
+    advice = "Use cohort.ids to look up state only: the number of a client must not change how it is treated."
+    _require_none(subject, bad, actual, "the same results, in the new order", advice)
 
 
 def _three_of_five(backwards: bool, t: int, share: float) -> tuple[Tensor, Record]:
@@ -259,13 +228,10 @@ def absent_clients_do_not_count(subject: Subject) -> None:
         ends.append(now.tensors())
     bad = [key for key, x in ends[0].items() if not torch.allclose(x, ends[1][key], rtol=0, atol=1e-9)]
     bad.sort(key=lambda key: key == "vector")  # a state is more specific
-    _require_none(
-        subject,
-        bad,
-        "a different {} with the same three of five clients in reverse order",
-        "the same state, since row k of a cohort is client cohort.ids[k]",
-        "Read state of all clients by state[key][cohort.ids], and write it by index_copy(0, cohort.ids, values).",
-    )
+    actual = "a different {} with the same three of five clients in reverse order"
+    expected = "the same state, since row k of a cohort is client cohort.ids[k]"
+    advice = "Read state of all clients by state[key][cohort.ids], and write it by index_copy(0, cohort.ids, values)."
+    _require_none(subject, bad, actual, expected, advice)
 
 
 # text
@@ -276,9 +242,9 @@ def method_reads_back(subject: Subject) -> None:
     """The text and the copies of a method equal the method."""
     method = subject.method
 
-    def require(same: bool, what: str) -> None:
+    def require(same: bool, twin_name: str) -> None:
         if not same:
-            raise ContractError(f"{what} is a different method", f"{what} equals {method}", VALUES)
+            raise ContractError(f"{twin_name} is a different method", f"{twin_name} equals {method}", VALUES)
 
     for rule in method.rules:
         require(hash(rule) == hash(copy.deepcopy(rule)), f"a copy of {type(rule).__name__}")
@@ -312,7 +278,7 @@ def private_stays(subject: Subject) -> None:
         return x + 0.1 * federations.normal(x.shape[-1]) * private[: x.shape[-1]] if whole else x
 
     def noting(cls: type[Rule], hook: str, original: Hook) -> Hook:
-        def shown(rule: Rule, vector: Tensor, visit: Visit) -> tuple[dict[str, Tensor], State]:
+        def sent_by(rule: Rule, vector: Tensor, visit: Visit) -> tuple[dict[str, Tensor], State]:
             if hook == "upload":
                 return {"update": original(rule, vector, visit).masked_fill(private[:n_params], 0)}, {}
             report, state = original(rule, vector, visit)
@@ -320,14 +286,13 @@ def private_stays(subject: Subject) -> None:
             return sent, state
 
         def noted(rule: Rule, vector: Tensor, visit: Visit) -> Any:
-            result, (sent, state) = original(rule, vector, visit), shown(rule, vector, visit)
+            result, (sent, state) = original(rule, vector, visit), sent_by(rule, vector, visit)
             before = states.get(key(visit.state)) or tree_map(change, visit.state)
             done = None if visit.done is None else Trained(change(visit.done.begun), change(visit.done.trained))
             secret = replace(visit, received=change(visit.received), state=before, done=done)
-            other, states[key(state)] = shown(rule, change(vector), secret)
-            samples = [
-                shown(rule, vector, replace(visit, oracle=_other_samples(visit.oracle, seed)))[0] for seed in range(3)
-            ]
+            other, states[key(state)] = sent_by(rule, change(vector), secret)
+            others = (replace(visit, oracle=_other_samples(visit.oracle, seed)) for seed in range(3))
+            samples = [sent_by(rule, vector, with_others)[0] for with_others in others]
             for name, x in sent.items():
                 by_secret, by_samples, _ = follows.get(name, (x != x, x != x, ""))
                 by_samples = torch.stack([by_samples, *(x != each[name] for each in samples)]).any(0)
@@ -340,12 +305,10 @@ def private_stays(subject: Subject) -> None:
         subject.fitted(participation=1.0)
     for name, (by_secret, by_samples, hook) in follows.items():
         if bool((by_secret & ~by_samples).any()):
-            raise ContractError(
-                f"private coordinates in the {name}, changed or not",
-                "private coordinates stay with their client",
-                "Compute it from the other coordinates. Equipoise clears private ones only in vectors of all P or G coordinates.",
-                hook,
-            )
+            actual = f"private coordinates in the {name}, changed or not"
+            expected = "private coordinates stay with their client"
+            advice = "Compute it from the other coordinates. Equipoise clears private ones only in vectors of all P or G coordinates."
+            raise ContractError(actual, expected, advice, hook)
 
 
 def _other_samples(oracle: Oracle, seed: int) -> Oracle:
@@ -373,12 +336,8 @@ def one_client(subject: Subject) -> None:
     _moved(subject, fed)
     for record in fed.records:
         if record["weights"] != [1.0]:
-            raise ContractError(
-                f"the weights {record['weights']}",
-                "the weight 1 for the only client",
-                FEW,
-                hooks_behind(subject.method, "server/0"),
-            )
+            actual, hook = f"the weights {record['weights']}", hooks_behind(subject.method, "server/0")
+            raise ContractError(actual, "the weight 1 for the only client", FEW, hook)
     with tempfile.TemporaryDirectory() as folder:
         again = federations.stopped_and_resumed(Path(folder), make, ROUNDS, 1)
     _same_bits(subject, fed, again, "a resumed and an uninterrupted run", "See the check resume.")
@@ -389,7 +348,7 @@ def a_client_of_one_sample(subject: Subject) -> None:
     _needs_clients(subject)
     sizes = (9, 17, 12) if subject.kind == "batchnorm" else (1, 9, 17, 12)  # BatchNorm cannot train on one sample
     settings: dict[str, Any] = {"sizes": sizes, "participation": 1.0, "tests": None}
-    a, b = (subject.fitted(2, engine=engine, **settings) for engine in ("sequential", "stacked"))
+    a, b = subject.in_both_engines(2, **settings)
     _nobody_quarantined(subject, [a, b])
     _finite(subject, a)
     _moved(subject, a)
@@ -405,12 +364,9 @@ def uneven_cohorts_and_batches(subject: Subject) -> None:
     a, b, c = (subject.fitted(seed=seed, **settings) for seed in (11, 11, 12))
     _same_bits(subject, a, b, "two runs with one seed", TWICE)
     if not float((federations.learned(a) - federations.learned(c)).abs().max()) > 1e-6:
-        raise ContractError(
-            "the same model with the seeds 11 and 12",
-            "a different model for a different seed, which selects different clients and batches",
-            "Look for a model or a step that is a constant.",
-            hooks_behind(subject.method, ""),
-        )
+        actual, advice = "the same model with the seeds 11 and 12", "Look for a model or a step that is a constant."
+        expected = "a different model for a different seed, which selects different clients and batches"
+        raise ContractError(actual, expected, advice, hooks_behind(subject.method, ""))
     if any(len(record["ids"]) != 2 for record in a.records):
         raise AssertionError("not two clients a round")
     stack = subject.fitted(seed=11, **settings, engine="stacked")
@@ -421,17 +377,14 @@ def float32_networks(subject: Subject) -> None:
     """No state changes its dtype, no client is quarantined, and both engines agree within the precision of float32."""
     net = federations.network(subject.kind).float()
     settings: dict[str, Any] = {"net": net, "tests": None, "epochs": 1}
-    a, b = (subject.fitted(2, engine=engine, **settings) for engine in ("sequential", "stacked"))
+    a, b = subject.in_both_engines(2, **settings)
     fresh, after = subject.federation(**settings).progress.tensors(), a.progress.tensors()
     bad = [key for key, x in fresh.items() if after[key].dtype != x.dtype]
     bad += ["given"] * (after.get("given", after["vector"]).dtype != torch.float32)
-    _require_none(
-        subject,
-        bad,
-        "a different dtype of {} after 2 rounds of a float32 network",
-        "states and models that keep their dtype",
-        "Create state by torch.zeros_like of the tensor that it stores, and convert results by .to(x.dtype).",
-    )
+    actual = "a different dtype of {} after 2 rounds of a float32 network"
+    expected = "states and models that keep their dtype"
+    advice = "Create state by torch.zeros_like of the tensor that it stores, and convert results by .to(x.dtype)."
+    _require_none(subject, bad, actual, expected, advice)
     _nobody_quarantined(subject, [a, b])
     _moved(subject, a)
     _compare(subject, a, b, 1e-3, "engines 'sequential' and 'stacked' with float32", LAST)
@@ -448,11 +401,9 @@ def sees_what_it_states(subject: Subject) -> str:
     if any(need.startswith("contribution") for need in method.needs):
         if method.sees != "matrix":
             raise ContractError("a need for contributions", "sees = 'matrix', as each model is judged", advice, where)
-        return (
-            "" if follows_contribution(last) else "the results do not depend on the contributions that the rule needs"
-        )
-    if SEES.index(method.sees) <= SEES.index("sum") and (kept := kept_of_clients(last.trial)):
-        raise ContractError(f"an entry for each client in {some(kept)}", stated, advice, where)
+        return "the results do not depend on the contributions that the rule needs" * (not follows_contribution(last))
+    if SEES.index(method.sees) <= SEES.index("sum") and (entries := kept_of_clients(last.trial)):
+        raise ContractError(f"an entry for each client in {some(entries)}", stated, advice, where)
     for rule, report in zip(last.trial.method.rules, last.answer.reports, strict=True):
         long = [key for key, x in report.items() if x.dim() != 1] if rule.declared.sees == "scalars+sum" else []
         if long:
@@ -474,13 +425,8 @@ def sites_give_the_same_bits(subject: Subject) -> None:
         sites = federations.consortium(subject.method, **subject.setting, states=folder)
         sites.fit(ROUNDS, progress=False)
         bad = federations.site_differences(subject.run(), sites, Path(folder))
-    _require_none(
-        subject,
-        bad,
-        "a different {} between sites",
-        "the bits of the simulator",
-        "Use on the server only reports that stays does not keep at the site, and on a client only its state and message.",
-    )
+    advice = "Use on the server only reports that stays does not keep at the site, and on a client only its state and message."
+    _require_none(subject, bad, "a different {} between sites", "the bits of the simulator", advice)
 
 
 def with_numbers(people: bool = False) -> dict[str, Any]:
@@ -497,10 +443,7 @@ def numbers_to_predict(subject: Subject, task: str = "regression") -> Federation
         subject.method.require(task_of(task))
     except MethodError as error:
         raise NotApplicableError(str(error)) from None
-    a, b = (
-        subject.fitted(6, engine=engine, task=task, **with_numbers(subject.people))
-        for engine in ("sequential", "stacked")
-    )
+    a, b = subject.in_both_engines(6, task=task, **with_numbers(subject.people))
     _nobody_quarantined(subject, [a, b])
     _finite(subject, a)
     _compare(subject, a, b, 1e-9, "engines 'sequential' and 'stacked'", LAST)

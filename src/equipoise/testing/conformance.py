@@ -172,23 +172,24 @@ class Conformance:
     @property
     def broken(self) -> dict[str, ContractError]:
         """The failures by the name of the check."""
-        return {each.check.name: each.broken for each in self.outcomes if each.broken is not None}
+        return {outcome.check.name: outcome.broken for outcome in self.outcomes if outcome.broken is not None}
 
     @property
     def skipped(self) -> dict[str, str]:
         """The reasons of skipped checks, by name."""
-        return {each.check.name: each.skipped for each in self.outcomes if each.skipped}
+        return {outcome.check.name: outcome.skipped for outcome in self.outcomes if outcome.skipped}
 
     @property
     def document(self) -> dict[str, dict[str, object]]:
         """The outcome of every check by name, for JSON."""
-        return {each.check.name: each.document for each in self.outcomes}
+        return {outcome.check.name: outcome.document for outcome in self.outcomes}
 
     def __str__(self) -> str:
-        skipped, failed, seconds = len(self.skipped), self.broken, sum(each.seconds for each in self.outcomes)
-        lines = [str(each) for each in self.outcomes]
-        for each in self.outcomes:
-            lines += ["", f"{each.check.name}: {each.check.promise}", str(each.broken)] if each.broken else []
+        skipped, failed, seconds = len(self.skipped), self.broken, sum(outcome.seconds for outcome in self.outcomes)
+        lines = [str(outcome) for outcome in self.outcomes]
+        for outcome in self.outcomes:
+            if outcome.broken:
+                lines += ["", f"{outcome.check.name}: {outcome.check.promise}", str(outcome.broken)]
         count = f"{len(self.outcomes) - len(failed) - skipped} passed, {len(failed)} failed, {skipped} skipped in {seconds:.0f} s"
         if left := len(CHECKS) - len(self.outcomes):
             count += f"; {left} were not run, as {self.outcomes[-1].check.name} failed"
@@ -243,9 +244,9 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
 def _once(outcome: Outcome, before: Sequence[Outcome]) -> Outcome:
     """The outcome of a check, skipped if an earlier check has failed in the same hook with the same advice."""
     error = outcome.broken
-    for each in before:
-        if error and each.broken and (each.broken.hook, each.broken.advice) == (error.hook, error.advice):
-            return replace(outcome, broken=None, skipped=f"same cause as {each.check.name}")
+    for earlier in before:
+        if error and earlier.broken and (earlier.broken.hook, earlier.broken.advice) == (error.hook, error.advice):
+            return replace(outcome, broken=None, skipped=f"same cause as {earlier.check.name}")
     return outcome
 
 

@@ -1,7 +1,5 @@
 """Small federations on artificial data, in float64, and comparisons of their results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -90,15 +88,6 @@ def people_settings(method: Any) -> dict[str, Any]:
     return {"attributes": {"side": ["left", "right"], "less": ["0", "1"]}, "positive": 1}
 
 
-def with_data(net: object, sizes: Sequence[int], people: bool, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The data of small clients, unless ``settings`` have others, and settings with defaults."""
-    values = {"epochs": 2, "batch_size": 8, "participation": 0.8, "seed": 3} | settings
-    data, people = values.pop("data", None), people or "attributes" in values
-    if data is None or (net is None and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
-        values = {"server_validation": samples(70, 2)} | values  # two batches
-    return data or clients(sizes, people=people), values
-
-
 def federation(
     method: Any = "fedavg",
     *,
@@ -108,29 +97,28 @@ def federation(
     net: nn.Module | None = None,
     solver: Solver | None = None,
     engine: Any = "sequential",
+    make: Callable[..., Federation] = Federation,
     **settings: Any,
 ) -> Federation:
     """A federation of small clients, with validation data of the server."""
-    few = {"epochs": 1} if kind == "large" else {}  # many large steps would make rounding visible
-    data, values = with_data(net, sizes, people, few | people_settings(method) | settings)
-    solver = solver or SGD(RATES.get(kind, 0.05), 0.9, 1e-4)
-    return Federation(net or network(kind), data, method, solver, engine=engine, **values)
+    epochs = 1 if kind == "large" else 2  # many large steps would make rounding visible
+    usual = {"epochs": epochs, "batch_size": 8, "participation": 0.8, "seed": 3}
+    values = {**usual, **people_settings(method), **settings}
+    data, people = values.pop("data", None), people or "attributes" in values
+    if data is None or (net is None and isinstance(data[0], tuple) and data[0][0].shape[1:] == (N_INPUTS,)):
+        values = {"server_validation": samples(70, 2)} | values  # two batches
+    data, solver = data or clients(sizes, people=people), solver or SGD(RATES.get(kind, 0.05), 0.9, 1e-4)
+    return make(net or network(kind), data, method, solver, engine=engine, **values)
 
 
-def consortium(
-    method: Any = "fedavg",
-    *,
-    kind: str = "mlp",
-    sizes: Sequence[int] = UNEQUAL,
-    people: bool = False,
-    net: nn.Module | None = None,
-    **settings: Any,
-) -> Federation:
+def consortium(method: Any = "fedavg", *, net: nn.Module | None = None, **settings: Any) -> Federation:
     """The same as :func:`federation`, with clients that are asked through Flower's messages in this process."""
     from equipoise.flower import in_process  # where Flower is installed
 
-    data, values = with_data(None, sizes, people, people_settings(method) | settings)
-    return in_process(net or network(kind), data, method, SGD(0.05, 0.9, 1e-4), **values)
+    def between(usual: nn.Module, *parts: Any, engine: str, **values: Any) -> Federation:
+        return in_process(net or usual, *parts, **values)
+
+    return federation(method, make=between, **settings)
 
 
 class StoppedError(Exception):
@@ -204,11 +192,8 @@ def told(fed: Federation) -> list[dict[str, Any]]:
 # a run between sites, and the same run in the simulator
 def server_side(fed: Federation) -> dict[str, Tensor]:
     """All that a run remembers but what is the clients' own."""
-    return {
-        name: x
-        for name, x in fed.progress.tensors().items()
-        if not name.startswith("clients/") and name != "own"  # of sites there are receipts
-    }
+    tensors = fed.progress.tensors()  # of clients, sites have receipts
+    return {name: x for name, x in tensors.items() if not name.startswith("clients/") and name != "own"}
 
 
 def at_home(fed: Federation, states: Path, m: int) -> dict[str, Tensor] | None:
@@ -222,8 +207,8 @@ def at_home(fed: Federation, states: Path, m: int) -> dict[str, Tensor] | None:
 def remembered(fed: Federation, m: int) -> dict[str, Tensor]:
     """What client ``m`` of the simulator keeps, by the names of the files."""
     trial, p = fed.trial, fed.progress
-    kept = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
-    return kept if p.own is None or trial.private is None else {**kept, "own": p.own[m][trial.private]}
+    rows = {f"states/{k}/{key}": x[m] for k, state in enumerate(p.clients) for key, x in state.items()}
+    return rows if p.own is None or trial.private is None else {**rows, "own": p.own[m][trial.private]}
 
 
 def shared_records(fed: Federation) -> list[dict[str, Any]]:
@@ -245,9 +230,9 @@ def site_differences(simulated: Federation, sites: Federation, states: Path) -> 
     """What is not the same, bit for bit: tensors by their paths, and ``records``."""
     names = differing(server_side(simulated), server_side(sites))
     for m in range(len(simulated.trial.data)):
-        kept = at_home(sites, states, m)
-        if kept is not None:
-            names += [f"clients/{name.removeprefix('states/')}" for name in differing(remembered(simulated, m), kept)]
+        state = at_home(sites, states, m)
+        if state is not None:
+            names += [f"clients/{name.removeprefix('states/')}" for name in differing(remembered(simulated, m), state)]
     return list(dict.fromkeys(names)) + ["records"] * (shared_records(simulated) != shared_records(sites))
 
 
@@ -289,7 +274,7 @@ class Subject:
         self._runs: dict[str, Federation] = {}
         self._others: dict[str, Subject] = {kind: self}
 
-    def on(self, kind: str) -> Subject:
+    def on(self, kind: str) -> "Subject":
         """The same on another kind of network."""
         if kind not in self._others:
             self._others[kind] = Subject(self.given, kind)
@@ -330,6 +315,10 @@ class Subject:
         fed = self.federation(**settings)
         fed.fit(rounds, progress=False)
         return fed
+
+    def in_both_engines(self, rounds: int, **settings: Any) -> tuple[Federation, Federation]:
+        """The same with single clients, and with clients in stacks."""
+        return self.fitted(rounds, engine="sequential", **settings), self.fitted(rounds, engine="stacked", **settings)
 
     def run(self, engine: str = "sequential") -> Federation:
         """Three rounds with unequal clients, of which four of five take part. Not to be trained further."""

@@ -1,7 +1,5 @@
 """Watching the hooks of a rule: which of them is impure, raises an error, or treats a stack of clients differently."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -147,10 +145,10 @@ def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[Contra
         itself, before = repr(self), copied(args)
         first = original(self, *args)
         require(not differing(before, copied(args)), "changed its arguments", IN_PLACE)
-        kept = copied(first)
+        result = copied(first)
         second = original(self, *args)
-        require(not differing(kept, copied(second)), "returned a different result the second time", TWICE)
-        require(not differing(kept, copied(first)), "changed its earlier result", IN_PLACE)
+        require(not differing(result, copied(second)), "returned a different result the second time", TWICE)
+        require(not differing(result, copied(first)), "changed its earlier result", IN_PLACE)
         require(not differing(before, copied(args)), "changed its arguments the second time", IN_PLACE)
         require(repr(self) == itself, "changed the rule", TWICE)
         if error := misfit(cls, hook, args, first):
@@ -264,19 +262,12 @@ def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
         if broken:
             raise broken[0]
     if silent := sorted({name_of(cls, hook) for cls, hook in overriding(method)} - called):
-        raise ContractError(
-            f"{', '.join(silent)} was never called",
-            f"a call of every hook in {ROUNDS} rounds",
-            "Remove the hook, or the rule of the sum that prevents its call.",
-            silent[0],
-        )
+        actual, expected = f"{', '.join(silent)} was never called", f"a call of every hook in {ROUNDS} rounds"
+        advice = "Remove the hook, or the rule of the sum that prevents its call."
+        raise ContractError(actual, expected, advice, silent[0])
     if not identical(fed, subject.fitted(ROUNDS, **settings)):
-        raise ContractError(
-            "a different result if hooks are called twice",
-            "the same result, bit for bit",
-            TWICE,
-            hooks_behind(method, ""),
-        )
+        hook = hooks_behind(method, "")
+        raise ContractError("a different result if hooks are called twice", "the same result, bit for bit", TWICE, hook)
 
 
 # which hook
@@ -308,15 +299,15 @@ def first_difference(subject: Subject) -> str:
         notes.append(stack)
         subject.fitted(1, **settings, engine="stacked")
     order = [name_of(cls, hook) for hook in CLIENT_HOOKS for cls, other in overriding(subject.method) if hook == other]
-    return next((hook for hook in order if not _alike(stack.get(hook), [each.get(hook) for each in apart])), "")
+    return next((hook for hook in order if not _alike(stack.get(hook), [results.get(hook) for results in apart])), "")
 
 
 def _alike(together: dict[str, Tensor] | None, apart: Iterable[dict[str, Tensor] | None]) -> bool:
     """Whether the rows of the result for a stack equal the results for single clients."""
-    each = [result for result in apart if result is not None]
-    if together is None or not each:
-        return together is None and not each
-    if any(result.keys() != together.keys() for result in each):
+    singles = [result for result in apart if result is not None]
+    if together is None or not singles:
+        return together is None and not singles
+    if any(result.keys() != together.keys() for result in singles):
         return False
-    rows = {key: torch.stack([result[key] for result in each]) for key in together}
+    rows = {key: torch.stack([result[key] for result in singles]) for key in together}
     return all(x.shape == rows[key].shape and torch.allclose(x, rows[key], atol=1e-10) for key, x in together.items())

@@ -4,8 +4,6 @@ The answers are changed ever less, so that ever more of what the server learns s
 notice, in the model, in its state, and in what clients get, shows what it uses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,9 +90,9 @@ class Replay:
     def counted(self) -> Tensor:
         """Coordinates [G] that both clients of the pair hold and that count in the step."""
         c, shape = self.cohort, self.updates.shape
-        held = torch.ones(shape, dtype=torch.bool) if c.held is None else c.held
+        inside = torch.ones(shape, dtype=torch.bool) if c.held is None else c.held
         masks = (c.mask, c.updates), (c.buffer_mask, c.buffer_updates)
-        return (held & torch.cat([dense(mask, x) for mask, x in masks], 1))[self.pair].all(0)
+        return (inside & torch.cat([dense(mask, x) for mask, x in masks], 1))[self.pair].all(0)
 
 
 def dense(mask: Mask | None, like: Tensor) -> Tensor:
@@ -116,10 +114,8 @@ def last_round(method: Method, people: bool = False) -> Replay:
     del seen[:]
     one_round(fed.trial, before, ROUNDS)
     job, order = seen[0][0], torch.tensor([row for _, answer in seen for row in answer.rows]).argsort()
-    trained, reports, states = (
-        tree_map(lambda *x: torch.cat(x)[order], *parts)
-        for parts in zip(*((a.trained, a.reports, a.states) for _, a in seen), strict=True)
-    )
+    columns = zip(*((answer.trained, answer.reports, answer.states) for _, answer in seen), strict=True)
+    trained, reports, states = (tree_map(lambda *x: torch.cat(x)[order], *parts) for parts in columns)
     sent = Answer(tuple(range(len(order))), trained, reports, states)
     return Replay(fed.trial, before, sent, job.received, look.notes[0][-1])
 
@@ -160,8 +156,8 @@ def turned(r: Replay, seed: int) -> tuple[Tensor, list[State]]:
 def moved(r: Replay, change: Tensor) -> Tensor:
     """The updates [M, G] with a ``change`` [G] between the pair, by weight."""
     i, j = r.pair
-    each = [w.expand(n, -1) for n, w in zip(r.cohort.layout, r.weights.T, strict=True)]
-    W = torch.cat([*each, r.cohort.weights.expand(len(change) - sum(r.cohort.layout), -1)]).T
+    columns = [w.expand(n, -1) for n, w in zip(r.cohort.layout, r.weights.T, strict=True)]
+    W = torch.cat([*columns, r.cohort.weights.expand(len(change) - sum(r.cohort.layout), -1)]).T
     updates = r.updates
     updates[i] += W[j] * change
     updates[j] -= W[i] * change

@@ -2,13 +2,11 @@
 
 import contextlib
 import json
-import math
 import re
 import shlex
 import struct
-import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from equipoise.data.contents import JSON, LOOK, DataError, check_bytes, check_npz
+from equipoise.data.contents import JSON, LOOK, DataError, check_bytes, check_npz, explain_damage, read_matlab, reason
 from equipoise.data.precision import counting, finite, lost, single
 from equipoise.data.samples import Lazy
 from equipoise.data.tables.columns import SPLITS, Columns, UserData, check_purposes, column, file_totals, together
@@ -40,8 +38,6 @@ EXPECTED = (
     "x [n, ...], y [n] and, if you like, client, group and split [n]"
 )
 PARTS = ("train", "test")  # folders of PFLlib
-# of a number of MATLAB; 8 of all others
-BYTES = {"uint8": 1, "int8": 1, "logical": 1, "uint16": 2, "int16": 2, "single": 4, "uint32": 4, "int32": 4}
 PACKED = 15  # a variable of MATLAB
 MATLAB_73, HDF = b"MATLAB 7.3", b"\x89HDF"  # begin files of this version, with and without a text before
 KEYS = ("users", "num_samples", "user_data", "hierarchies")
@@ -72,20 +68,18 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
     with open_regular(path, ANYWHERE) as file:
         if file.read(2) != b"PK":  # of a zip file
             raise DataError(f"{path} cannot be read: it is no NPZ file. Write it with np.savez(...).")
-    try:
+    with explain_damage(f"{path} cannot be read", "Write it with np.savez(...)."), path.open("rb") as file:
         check_npz(path)
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        try:
+            archive = np.load(file, allow_pickle=False)
             return {name: x for name in archive.files if isinstance(x := archive[name], np.ndarray)}
-    except DataError:
-        raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, ValueError) and "pickle" in str(error).lower():
+        except ValueError as error:
+            if "pickle" not in str(error).lower():
+                raise
             raise DataError(
-                f"{path}: an array holds Python objects, which are not read because they could run code. "
-                "Save numbers, or text as np.array(list_of_words).",
+                f"{path}: an array holds Python objects, which are not read because they could run code. Save numbers, or text as np.array(list_of_words).",
                 PICKLED,
             ) from None
-        raise DataError(f"{path} cannot be read ({error}). Write it with np.savez(...).") from None
 
 
 def joined(path: Path, arrays: Arrays) -> Arrays:
@@ -100,16 +94,11 @@ def joined(path: Path, arrays: Arrays) -> Arrays:
     y = [labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels for labels in y]
     if many := [labels.shape for labels in y if labels.ndim != 1]:
         raise DataError(_choice(path, many[0], forms[1].format("")))
-    if len(kinds := {f"{samples.dtype} {list(samples.shape[1:])}" for samples in x}) > 1:
-        raise DataError(
-            f"{path}: samples of all parts must be of one type and shape; found {' and '.join(sorted(kinds))}."
-        )
+    if different := _different(zip(parts, x, strict=True), typed=True):
+        raise DataError(f"{path}: {different[0]}")
     used = {name for pair in parts.values() for name in pair}
-    made = {
-        "x": np.concatenate(x),
-        "y": np.concatenate([*map(_words, y)]),
-        "split": np.repeat(np.array([*parts], object), [*map(len, y)]),
-    }
+    made = {"x": np.concatenate(x), "y": np.concatenate([*map(_words, y)])}
+    made["split"] = np.repeat(np.array([*parts], object), [*map(len, y)])
     return made | {name: array for name, array in arrays.items() if name not in used | made.keys()}
 
 
@@ -122,6 +111,15 @@ def _pairs(arrays: Arrays) -> tuple[tuple[str, str], dict[str, list[str | None]]
         if None not in parts.get("train", [None]):
             return forms, parts
     return PAIRS[0], {}
+
+
+def _different(samples: Iterable[tuple[str, NDArray[Any]]], *, typed: bool) -> list[str]:
+    """A problem if samples differ in shape, or one part of them has bytes; if they are ``typed``, no other types may differ either."""
+    first: dict[str, str] = {}
+    for name, x in samples:
+        first.setdefault(f"{x.dtype if typed or x.dtype == np.uint8 else 'numbers'} {list(x.shape[1:])}", name)
+    forms = " and ".join(f"{form} of {name}" for form, name in first.items())
+    return [f"samples must be of one type and shape; found {forms}."] * (len(first) > 1)
 
 
 def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
@@ -137,7 +135,9 @@ def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
     )
 
 
-def from_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any]) -> UserData:
+def from_arrays(
+    path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any], unread: Sequence[str] = ()
+) -> UserData:
     """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
     file, names = Path(path).name, list(arrays)
     columns.require_none((*WRITTEN, "keep", "inputs", "unlabelled", "leave_out", "schema"), path, "a table")
@@ -145,24 +145,21 @@ def from_arrays(path: Path | str, arrays: Arrays, columns: Columns, about: Mappi
     x_name = used.pop("x")
     _check_roles(path, arrays, x_name, used)
     x = arrays[x_name]
-    inputs, of_inputs = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
-    unused = [name for name in names if name not in (x_name, *used.values())]
-    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
-    notes += of_inputs
+    inputs, input_notes = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
+    unused = [*(name for name in names if name not in (x_name, *used.values())), *unread]
+    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] * bool(unused) + input_notes
     groups = groups_of(columns, names, file)
 
     def origin(name: str) -> Origin:
         return Origin(f"{path}, {name}", partial("{}[{}]".format, name))
 
-    roles, problems, said = read_roles(path, columns, used, groups, arrays.__getitem__, origin)
-    notes += said
+    roles, problems, role_notes = read_roles(path, columns, used, groups, arrays.__getitem__, origin)
+    notes += role_notes
     if problems:
         raise DataError(together(path, problems))
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
     if which := [f"{x_name}[:, {k}]" for k in (counting(inputs) if numbers else ())]:
-        notes.append(
-            f"{file}: {listed(which)} holds nothing but the numbers of the rows. Remove it if it is no feature."
-        )
+        notes.append(f"{file}: {listed(which)} holds only the numbers of the rows. Remove it if it is no feature.")
     kind = "images" if inputs.dtype == np.uint8 else "numbers"
     return UserData(
         source=str(path),
@@ -180,10 +177,8 @@ def joined_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
     splits, names, samples, labels = zip(*parts, strict=True) if parts else ((), (), (), ())
     sizes = [*map(len, labels)]
     arrays = {"x": np.concatenate([x for x in samples if len(x)] or [np.empty((0, 1))])}
-    arrays |= {
-        "y": np.concatenate([*map(_words, labels)] or [np.empty(0)]),
-        "client": np.repeat(np.array(names, object), sizes),
-    }
+    arrays["y"] = np.concatenate([*map(_words, labels)] or [np.empty(0)])
+    arrays["client"] = np.repeat(np.array(names, object), sizes)
     return arrays | ({"split": np.repeat(np.array(splits, object), sizes)} if any(splits) else {})
 
 
@@ -198,12 +193,11 @@ def named(path: Path | str, names: Sequence[str], columns: Columns) -> dict[str,
     used = named_columns(columns, names, file)
     used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
     used["x"] = column(names, columns.image, "x", file)
-    for what, role in (("x", "x"), ("y", "label")):
-        if used[role] is None:
-            raise DataError(
-                f"{path} has no array {what}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n], or others by their "
-                "names: --set image=NAME --set label=NAME."
-            )
+    if lost := next((name for name, role in (("x", "x"), ("y", "label")) if used[role] is None), ""):
+        raise DataError(
+            f"{path} has no array {lost}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n], or others by their "
+            "names: --set image=NAME --set label=NAME."
+        )
     check_purposes(used, path)
     return {role: name for role, name in used.items() if name is not None}
 
@@ -214,8 +208,7 @@ def _check_roles(path: Path | str, arrays: Arrays, x_name: str, roles: Mapping[s
     for role, name in roles.items():
         if arrays[name].shape != x.shape[:1]:
             raise DataError(
-                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; "
-                f"expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
+                f"{path}: {name} has shape {list(arrays[name].shape)} and {x_name} {list(x.shape)}; expected one {role} per sample, [{len(x) if x.ndim else 'n'}]."
             )
         if arrays[name].dtype.kind == "c":
             raise DataError(f"{path}: {name} holds complex numbers; expected words or real numbers.")
@@ -227,40 +220,31 @@ def _inputs(path: Path | str, name: str, x: NDArray[Any], function: bool) -> tup
     Of a function numbers become float32, or int64 where they are whole, and their sides stay.
     """
     if x.dtype.kind not in "biuf" or x.ndim < 2 or 0 in x.shape[1:]:
-        raise DataError(
-            f"{path}: {name} must hold numbers [n, ...], at least one per sample; found {x.dtype} {list(x.shape)}."
-        )
-    if x.dtype == np.uint8 and x.ndim == 3:
-        return x[:, None], []
-    if x.dtype == np.uint8 and x.ndim == 4:
-        images = _channels_first(x)
-        if images.shape[1] not in (1, 3):
-            raise DataError(
-                f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
-            )
-        return images, []
+        raise DataError(f"{path}: {name} must be numbers [n, ...], at least one each; found {x.dtype} {list(x.shape)}.")
 
     def where(at: list[int]) -> str:
         return f"{path}: {name}{at}"
 
     file, notes = Path(path).name, []
+    if function and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        return x.astype(np.int64), []
     if function and x.dtype != np.uint8:
-        if x.dtype.kind in "iu":
-            return x.astype(np.int64), []
         rounded = single(x, where)
         if rounding := lost(x, rounded, lambda k: f"number {k} of a sample"):
             notes.append(f"{file}: {rounding} Subtract their mean, in double precision, before you return them.")
         return rounded, notes
-    images = _channels_first(x)
-    if images is not x:
+    channels_last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
+    images = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if channels_last else x
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        images = x[:, None] if x.ndim == 3 else images
+        if images.shape[1] not in (1, 3):
+            raise DataError(
+                f"{path}: {name} holds bytes {list(x.shape)}: images have 1 or 3 channels, as [n, C, H, W] or [n, H, W, C]."
+            )
+        return images, []
+    if channels_last:
         notes.append(f"{file}: {name} is taken as images with the channels last, and becomes {list(images.shape)}.")
     return finite(images, where), notes
-
-
-def _channels_first(x: NDArray[Any]) -> NDArray[Any]:
-    """Images [n, C, H, W] from [n, H, W, C]; all other numbers as they are."""
-    last = x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if last else x
 
 
 def from_function(reference: str, columns: Columns, seed: int) -> UserData:
@@ -288,12 +272,8 @@ def from_function(reference: str, columns: Columns, seed: int) -> UserData:
             raise DataError(
                 f"{reference}: two clients have the same name as text: {listed(map(repr, clients))}. Rename one."
             )
-        if len({x.shape[1:] for x, _ in pairs.values()}) > 1:
-            shapes = ", ".join(f"{name} {list(x.shape[1:])}" for name, (x, _) in pairs.items())
-            raise DataError(f"{reference}: samples of all clients must have one shape; found {shapes}.")
-        if len({x.dtype == np.uint8 for x, _ in pairs.values()}) > 1:
-            kinds = ", ".join(f"{name} {x.dtype}" for name, (x, _) in pairs.items())
-            raise DataError(f"{reference}: samples of all clients must be bytes (uint8), or of none; found {kinds}.")
+        if different := _different(((name, x) for name, (x, _) in pairs.items()), typed=False):
+            raise DataError(f"{reference}: {different[0]}")
         arrays = joined_clients([("", name, x, y) for name, (x, y) in pairs.items()])
     return from_arrays(reference, arrays, columns, {"function": own_code.short(reference)})
 
@@ -311,7 +291,7 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         raise
     except Exception as error:  # of the user's code
         raise DataError(
-            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {error}). {EXPECTED}."
+            f"{who}: {type(data).__name__} cannot be read ({type(error).__name__}: {reason(error)}). {EXPECTED}."
         ) from error
     if y.shape != x.shape[:1]:
         raise DataError(f"{who}: expected x [n, ...] and y [n]; found {list(x.shape)} and {list(y.shape)}.")
@@ -345,9 +325,8 @@ def from_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserDa
             if error.kind != PICKLED:
                 raise
             raise DataError(_conversion(folder, path)) from None
-        named = [
-            column([*arrays], asked, usual, path.name) for asked, usual in ((columns.image, "x"), (columns.label, "y"))
-        ]
+        purposes = {"x": columns.image, "y": columns.label}
+        named = [column([*arrays], asked, usual, path.name) for usual, asked in purposes.items()]
         if None in named:
             problems.append(f"{path.parent.name}/{path.name} holds {', '.join(arrays) or 'nothing'}, expected x and y.")
             continue
@@ -357,8 +336,7 @@ def from_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserDa
         parts.append((path.parent.name, path.stem, x, y))
         total += x.nbytes  # there again when all are put together
         check_bytes(folder, total)
-    if len(kinds := {f"{x.dtype} {list(x.shape[1:])}" for _, _, x, _ in parts}) > 1:
-        problems.append(f"samples must be of one type and shape, found {' and '.join(sorted(kinds))}.")
+    problems += _different(((f"{part}/{client}.npz", x) for part, client, x, _ in parts), typed=True)
     if problems:
         raise DataError(together(folder, problems))
     own = from_arrays(folder, joined_clients(parts), replace(columns, image=None, label=None), file_totals(files))
@@ -390,43 +368,25 @@ def matlab(path: Path, columns: Columns) -> UserData:
         begin = file.read(len(MATLAB_73))
     if begin == MATLAB_73 or begin.startswith(HDF):
         raise DataError(
-            f"{path} is a MATLAB file of version 7.3, which is not read. Save it in MATLAB as one of version 7: "
-            f"load('{path.name}'); save('{path.stem}-v7.mat', '-v7')"
+            f"{path} is a MATLAB file of version 7.3, which is not read. Save it in MATLAB as one of version 7: load('{path.name}'); save('{path.stem}-v7.mat', '-v7')"
         )
-    from scipy.io import loadmat, whosmat
-
     _check_unpacked(path)
-    try:
-        variables = {name: (shape, kind) for name, shape, kind in whosmat(path)}
-        used = named(path, [*variables], columns)
-        check_bytes(
-            path, sum(math.prod(variables[name][0]) * BYTES.get(variables[name][1], 8) for name in used.values())
-        )
-        content = loadmat(path, variable_names=[*used.values()], mat_dtype=True)
-    except DataError:
-        raise
-    except Exception as error:  # SciPy raises many kinds for a damaged file
-        raise DataError(
-            f"{path} cannot be read as a MATLAB file ({type(error).__name__}: {error}). Is it damaged, or cut short?"
-        ) from None
+    names, content = read_matlab(path, lambda names: named(path, names, columns).values(), mat_dtype=True)
+    used, notes = named(path, names, columns), list[str]()
     arrays = {name: _plain(path, name, content[name]) for name in used.values()}
+    # MATLAB has no arrays of one side, and its whole numbers are doubles as a rule
     for name in {*used.values()} - {used["x"]}:
-        cells = arrays[name].reshape(
-            -1
-        )  # MATLAB has no arrays of one side, and its whole numbers are doubles as a rule
+        cells = arrays[name].reshape(-1)
         whole = cells.dtype.kind == "f" and (np.abs(cells) < EXACT).all() and (cells == np.rint(cells)).all()
         arrays[name] = cells.astype(np.int64) if whole else cells
     x, n = arrays[used["x"]], len(arrays[used["label"]])
-    unused = [name for name in variables if name not in used.values()]
-    notes = [f"{path.name}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] if unused else []
     if x.shape[-1] == n != x.shape[0]:
         arrays[used["x"]] = np.ascontiguousarray(np.moveaxis(x, -1, 0))
         notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
     elif x.shape[-1] == n == x.shape[0]:
-        notes.append(
-            f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; a row is taken as a sample."
-        )
-    own = from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+        notes.append(f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; rows are samples.")
+    unread = [name for name in names if name not in arrays]
+    own = from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size}, unread)
     return replace(own, notes=(*own.notes, *notes))
 
 
@@ -481,9 +441,7 @@ def leaf_parts(folder: Path) -> dict[str, list[Path]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.glob("*.json") if not path.name.startswith(".") and _is_leaf(path))
+    return sorted(path for path in folder.glob("[!.]*.json") if _is_leaf(path))
 
 
 def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]]) -> UserData:
@@ -491,28 +449,27 @@ def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]])
     users: list[OfClient] = []
     file_of: dict[tuple[str, str], Path] = {}
     problems: list[str] = []
-    every = [file for of_part in files.values() for file in of_part]
-    for part, file in ((part, file) for part, of_part in files.items() for file in of_part):
+    parts = [(part, file) for part, part_files in files.items() for file in part_files]
+    for part, file in parts:
         for user, x, y in _users(file, problems):
             if (first := file_of.setdefault((part, user), file)) != file:
                 problems.append(f"{file.name}, user {user}: also in {first.name}.")
             users.append((part, user, x, y))
         check_bytes(path, sum(x.nbytes for _, _, x, _ in users))  # there again when all are put together
-    shapes = {x.shape[1:]: user for _, user, x, _ in users if len(x)}
-    if len(shapes) > 1:
-        each = ", ".join(f"{list(shape)} of user {user}" for shape, user in shapes.items())
-        problems.append(f"samples must have one shape, found {each}.")
+    problems += _different(((f"user {user}", x) for _, user, x, _ in users if len(x)), typed=False)
     if problems:
         raise DataError(together(path, problems) + TEXT * ("text" in map(key_of, problems)))
     arrays = joined_clients(users)
-    own, files_ = from_arrays(path, arrays, columns, file_totals(every)), plural(len(every), "file")
-    return replace(own, layout=f"users of LEAF, {files_}: {own.layout.removeprefix('arrays: ')}")
+    own = from_arrays(path, arrays, columns, file_totals([file for _, file in parts]))
+    layout = f"users of LEAF, {plural(len(parts), 'file')}: {own.layout.removeprefix('arrays: ')}"
+    return replace(own, layout=layout)
 
 
 def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
     """Every user of a file, with samples [n, ...] and labels; adds to ``problems`` what is wrong."""
     check_bytes(file, JSON * file.stat().st_size)
-    try:
+    form = '{"users": [...], "num_samples": [...], "user_data": {USER: {"x": [...], "y": [...]}}}'
+    with explain_damage(f"{file} cannot be read as JSON of LEAF", f"Expected {form}."):
         content = json.loads(file.read_bytes(), object_pairs_hook=_unique)
         names, data, counts = content["users"], content["user_data"], content.get("num_samples")
         pairs = [(str(user), data[user]["x"], data[user]["y"]) for user in names]
@@ -520,12 +477,6 @@ def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any],
             counts = [None] * len(names)
         if lost := listed(sorted(data.keys() - set(names))):
             problems.append(f"{file.name}: {lost} in user_data, but not in users.")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise DataError(
-            f'{file} cannot be read as JSON of LEAF ({reason}). Expected {{"users": [...], "num_samples": [...], '
-            '"user_data": {USER: {"x": [...], "y": [...]}}}.'
-        ) from None
     for (user, x, y), count in zip(pairs, counts, strict=True):
         samples = _samples(x, y, count)
         if isinstance(samples, str):
@@ -543,10 +494,18 @@ def _samples(x: Any, y: Any, count: Any) -> NDArray[Any] | str:
         return f"{len(x)} samples and {len(y)} labels{declared}"
     if strange := [label for label in y if not isinstance(label, str | int | float)]:
         return f"a label is {str(strange[0])[:40]}, expected a word or a number"
-    samples = _numbers(x)
-    if isinstance(samples, str):
-        return Said(f"x holds text ({samples[:40]!r})", "text")
-    return "samples have different lengths, or are no numbers" if samples is None else samples
+    waiting: list[Any] = [x]
+    while waiting:  # before an array gives each number the length of the longest text
+        if isinstance(first := waiting.pop(), str):
+            return Said(f"x holds text ({first[:40]!r})", "text")
+        waiting += first[::-1] if isinstance(first, list) else ()
+    try:
+        samples = np.array(x)
+    except ValueError:  # of different lengths
+        samples = np.empty(0, object)
+    if samples.dtype.kind not in "biuf":
+        return "samples have different lengths, or are no numbers"
+    return samples[:, None] if samples.ndim == 1 else samples
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -556,17 +515,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(a for (a, _), (b, _) in pairwise(sorted(pairs, key=lambda pair: pair[0])) if a == b)
         raise ValueError(f"{twice!r} is there twice")
     return made
-
-
-def _numbers(x: Sequence[Any]) -> NDArray[Any] | str | None:
-    """Samples [n, ...]; the first text among them; None of what is neither."""
-    waiting: list[Any] = [x]
-    while waiting:  # before an array gives each number the length of the longest text
-        if isinstance(first := waiting.pop(), str):
-            return first
-        waiting += first[::-1] if isinstance(first, list) else ()
-    try:
-        made = np.array(x)
-    except ValueError:  # of different lengths
-        return None
-    return (made[:, None] if made.ndim == 1 else made) if made.dtype.kind in "biuf" else None

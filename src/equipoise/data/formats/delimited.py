@@ -20,9 +20,10 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import ROW, DataError, check_bytes, lines
+from equipoise.data.contents import ROW, DataError, check_bytes, explain_damage, lines
 from equipoise.data.tables.cells import Raw, Words
-from equipoise.data.tables.columns import Columns, listed, option
+from equipoise.data.tables.columns import Columns
+from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import EXPONENT
 from equipoise.data.tables.words import EXACT, LARGEST, Signs, respelt
 from equipoise.system.text import plain_cell
@@ -39,6 +40,9 @@ CHUNK = 1 << 21  # cells that are text at once
 LEAST = 50  # rows in which they are looked for in wide tables
 FIRST = 1000  # rows in which columns of numbers are looked for
 SHOWN = 10  # lines in an error
+# why lines are no rows
+COMMENTS = "lines that begin with # are comments and left out"
+REPEATS, EMPTY = "lines that repeat the header are left out", "rows without any content are left out"
 FEW = 200  # different fractions, which may be codes
 BLOCK = 1 << 20  # numbers that are looked at at once
 ROUNDING = 1e-6  # of thousandths
@@ -48,6 +52,7 @@ ODD = re.compile(rf"(?:^|\n)[^\S\n]*(?:{CODE})|\.000\s*\n", re.ASCII)
 END = "\ue000"  # is read after the last line: a quotation mark that is open takes it into a cell
 WHOLE = re.compile(r"[+-]?\d{1,300}", re.ASCII)
 GAPS = ("", "NA", "NaN", "nan", "NULL", "null", "None", "?")  # in columns of numbers; other words make them text
+Records = Iterator[tuple[int, tuple[int, list[str]]]]  # the number of each, the line that it ends in, and its cells
 # what pandas makes of every file: no header, and each cell as it is written
 PLAINLY = {"header": None, "index_col": False, "keep_default_na": False, "low_memory": False, "engine": "c"}
 
@@ -96,15 +101,7 @@ class Delimited:
 
     def words(self, names: Sequence[str]) -> dict[str, list[str]]:
         """The cells of some columns as text."""
-        where = self._places(names)
-        if self._whole:
-            cells = {name: [row[k] for row in self.head] for name, k in zip(names, where, strict=True)}
-            return {
-                name: [plain_cell("\n".join(cell.splitlines()) if "\r" in cell else cell) for cell in column]
-                for name, column in cells.items()
-            }
-        frame: Any = self._read(where, str) if names else {}
-        return {name: [*map(plain_cell, frame[k])] for name, k in zip(names, where, strict=True)}
+        return {name: [text.words[k] for k in text.codes.tolist()] for name, text in self._text(names).items()}
 
     def columns(self, names: Sequence[str], text: Collection[str] = ()) -> dict[str, Raw]:
         """Some columns as numbers, where every cell is one or empty, or else as text; those of ``text``, whose numbers have signs, in any case."""
@@ -112,7 +109,7 @@ class Delimited:
             return {name: Words.of(()) for name in names}
         check_bytes(self.path, 8 * len(self) * len(names))
         first = [*zip(*self.head, strict=True)]
-        place = dict(zip(names, self._places(names), strict=True))
+        place = self._places(names)
         cells = {name: first[k] for name, k in place.items()}
         number = [name for name in self._numeric(cells) if name not in text and place[name] not in self.codes]
         try:
@@ -124,13 +121,7 @@ class Delimited:
         rounds = [place[name] in self.rounds for name in fitting]
         good[good] = ~self._doubtful(x[good], [cells[name] for name in fitting], rounds)
         numeric = {name: values for name, values, fits in zip(number, x, good, strict=True) if fits}
-        others = [name for name in names if name not in numeric]
-        words = (
-            {name: Words.from_text([*map(plain_cell, cells[name])]) for name in others}
-            if self._whole
-            else self._text(others)
-        )
-        read = {**numeric, **words}
+        read = {**numeric, **self._text([name for name in names if name not in numeric])}
         return {name: read[name] for name in names}
 
     @property
@@ -140,12 +131,13 @@ class Delimited:
 
     def _numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Columns of numbers [D, n]."""
-        where = self._places(names)
+        places = [*self._places(names).values()]
         if not self._whole and names:
-            return self._read(where, np.float64).to_numpy(np.float64).T
+            frames = [*self._frames(places, np.float64, len(self) + 1)]  # one, and then that it has all rows
+            return frames[0].to_numpy(np.float64).T
         x = np.empty((len(names), len(self)))
         for k, row in enumerate(self.head):
-            cells = [row[place] for place in where]
+            cells = [row[place] for place in places]
             plain = cells if self.decimal == "." else [cell.replace(",", ".") for cell in cells]
             if not {*GAPS}.isdisjoint(plain):
                 plain = ["nan" if cell in GAPS else cell for cell in plain]
@@ -161,9 +153,7 @@ class Delimited:
         fitting = (name for name, column in cells.items() if numbers.fullmatch("\n".join(column) + "\n"))
         return [name for name in fitting if not {*GAPS}.issuperset(cells[name])]
 
-    def _doubtful(
-        self, x: NDArray[np.float64], first: Sequence[Sequence[str]], rounds: Sequence[bool]
-    ) -> NDArray[np.bool_]:
+    def _doubtful(self, x: NDArray[np.float64], first: list[Sequence[str]], rounds: list[bool]) -> NDArray[np.bool_]:
         """Which columns of numbers [D, n] must be read as text, as it may have another meaning: 1.234 without another fraction, or 3.1 and 3.10.
 
         ``first`` are the cells of the first rows, by column, and ``rounds`` has those with a cell such as 45.000 below them.
@@ -198,26 +188,25 @@ class Delimited:
 
     def _text(self, names: Sequence[str]) -> dict[str, Words]:
         """Some columns as text, of which different cells are kept once."""
+        places = self._places(names)
+        if self._whole:
+            return {name: Words.from_text([plain_cell(row[k]) for row in self.head]) for name, k in places.items()}
         import pandas as pd
 
-        code: list[dict[str, int]] = [{} for _ in names]
-        codes = [np.empty(len(self), np.int32) for _ in names]
+        code: dict[str, dict[str, int]] = {name: {} for name in places}
+        codes = {name: np.empty(len(self), np.int32) for name in places}
         first = 0
-        for frame in self._frames(self._places(names), str, max(1, CHUNK // max(1, len(names)))) if names else ():
-            for k, column in enumerate(frame):
-                part, words = pd.factorize(frame[column])
-                place = np.array([code[k].setdefault(plain_cell(word), len(code[k])) for word in words], np.int32)
-                codes[k][first : first + len(frame)] = place[part]
+        for frame in self._frames([*places.values()], str, max(1, CHUNK // len(places))) if places else ():
+            for name, k in places.items():
+                part, words = pd.factorize(frame[k])
+                numbers = [code[name].setdefault(plain_cell(word), len(code[name])) for word in words]
+                codes[name][first : first + len(frame)] = np.array(numbers, np.int32)[part]
             first += len(frame)
-        return {name: Words(codes[k], tuple(code[k])) for k, name in enumerate(names)}
+        return {name: Words(codes[name], tuple(code[name])) for name in places}
 
-    def _places(self, names: Sequence[str]) -> list[int]:
+    def _places(self, names: Sequence[str]) -> dict[str, int]:
         place = {name: k for k, name in enumerate(self.names)}
-        return [place[name] for name in names]
-
-    def _read(self, where: Sequence[int], dtype: type) -> pd.DataFrame:
-        frames = [*self._frames(where, dtype, len(self) + 1)]  # one, and then that it has all rows
-        return frames[0]
+        return {name: place[name] for name in names}
 
     def open_quotes(self) -> DataError:
         """That a quotation mark is not closed, or pandas finds other rows."""
@@ -233,13 +222,13 @@ class Delimited:
         with opened(self.path, self.encoding, None) as file, warnings.catch_warnings():
             # pandas loses an empty first cell after a line that ends in a carriage return alone: it sees none
             warnings.simplefilter("ignore")  # float_precision will have one value only, that which is asked for
-            how: dict[str, Any] = {"sep": self.sep, "skipinitialspace": self.spaced, "decimal": self.decimal}
-            how |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
-            how |= {"na_filter": False} if dtype is str else {"na_values": GAPS, "float_precision": "round_trip"}
+            options: dict[str, Any] = {"sep": self.sep, "skipinitialspace": self.spaced, "decimal": self.decimal}
+            options |= {"names": range(self.width), "usecols": where, "skiprows": self.skipped, "dtype": dtype}
+            options |= {"na_filter": False} if dtype is str else {"na_values": GAPS, "float_precision": "round_trip"}
             try:
-                for frame in read(file, chunksize=rows, **how, **PLAINLY):
+                for frame in read(file, chunksize=rows, **options, **PLAINLY):
                     n += len(frame)
-                    yield frame[list(dict.fromkeys(where))]  # pandas gives columns in the order of the file
+                    yield frame[[*where]]  # pandas gives columns in the order of the file
             except pd.errors.ParserError:
                 raise self.open_quotes() from None
         if n != len(self):
@@ -256,28 +245,24 @@ def read(path: Path, columns: Columns) -> Delimited:
     sep = None if columns.sep is None else SPOKEN.get(columns.sep, columns.sep)
     if sep is not None and (len(sep) != 1 or sep in '"\r\n#' or sep.isalnum()):
         raise DataError(f"{path}: sep must be one sign between cells, or tab or space; found {columns.sep!r}.")
-    encoding = columns.encoding or "UTF-8"
-    try:
-        encoding = _encoding(path, columns.encoding)
-        return replace(_structure(path, encoding, sep, decimal), declared=columns.decimal is not None)
-    except UnicodeError as error:
-        other = option("encoding", "latin-1" if encoding.lower().startswith("utf") else "utf-8")
-        raise DataError(
-            f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error}). "
-            f"Save it as UTF-8; or, if it is text of Western Europe: {other}."
-        ) from None
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read as a table ({error}). Expected UTF-8 text with a header.") from None
-    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        if path.suffix.lower() not in COMPRESSED:
-            raise
-        raise DataError(f"{path} cannot be unpacked ({error}). Pack it again.") from None
+    encoding, unpacking = columns.encoding or "UTF-8", (EOFError, OSError, lzma.LZMAError, zlib.error)
+    text = explain_damage(f"{path} cannot be read as a table", "Expected UTF-8 text with a header.", (csv.Error,))
+    with explain_damage(f"{path} cannot be unpacked", "Pack it again.", unpacking), text:
+        try:
+            encoding = _encoding(path, columns.encoding)
+            return replace(_structure(path, encoding, sep, decimal), declared=columns.decimal is not None)
+        except UnicodeError as error:
+            other = option("encoding", "latin-1" if encoding.lower().startswith("utf") else "utf-8")
+            raise DataError(
+                f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error}). "
+                f"Save it as UTF-8; or, if it is text of Western Europe: {other}."
+            ) from None
 
 
 def opened(path: Path, encoding: str, newline: str | None = "") -> TextIO:
     """The text of a file, which may be compressed, with line ends as they are, or all as one sign where ``newline`` is None."""
-    how = COMPRESSED.get(path.suffix.lower(), open)
-    return cast(TextIO, how(path, "rt", encoding=encoding, newline=newline))
+    open_file = COMPRESSED.get(path.suffix.lower(), open)
+    return cast(TextIO, open_file(path, "rt", encoding=encoding, newline=newline))
 
 
 def _encoding(path: Path, declared: str | None) -> str:
@@ -298,9 +283,7 @@ def _text(file: TextIO, path: Path) -> Iterator[str]:
     for k, line in enumerate(lines(file, path), start=1):
         if "\0" in line:
             wide = option("encoding", "utf-16-le" if line.index("\0") % 2 else "utf-16-be")
-            raise DataError(
-                f"{path}, line {k} holds a NUL, as no text does. Save it as UTF-8; or, if it is UTF-16: {wide}."
-            )
+            raise DataError(f"{path}, line {k} has a NUL, as no text does. Save it as UTF-8; if it is UTF-16: {wide}.")
         yield line
 
 
@@ -311,10 +294,8 @@ def _records(file: TextIO, path: Path, sep: str, spaced: bool) -> Iterator[tuple
         yield from ((reader.line_num - _open(row), row) for row in reader if row != [END])
     except csv.Error as error:
         if "field limit" in str(error):
-            most = f"{csv.field_size_limit():,} characters"
-            raise DataError(
-                f"{path}, line {reader.line_num}: a cell has more than {most}. Is a quotation mark open?"
-            ) from None
+            fault = f"a cell has more than {csv.field_size_limit():,} characters"
+            raise DataError(f"{path}, line {reader.line_num}: {fault}. Is a quotation mark open?") from None
         raise
 
 
@@ -357,52 +338,47 @@ def _separator(sample: Sequence[str]) -> str:
     return max(SEPARATORS, key=agreement)
 
 
-def _rows(table: Delimited, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool) -> Delimited:
+def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:
     """The table with its names and with what of its records is rows, which are as long as the header."""
     path, skipped = table.path, list[int]()
     header, above = _header(path, records, hinted, skipped)
-    repeats = list[str]()
-    comments, empty, ragged, trailing = [f"{above} above the header"] * bool(above), [], [], False
-    kept, head, row, codes, rounds = array("q"), list[list[str]](), header, set[int](), set[int]()
+    left_out: dict[str, list[str]] = {COMMENTS: [f"{above} above the header"] * bool(above), REPEATS: [], EMPTY: []}
+    ragged, trailing = list[tuple[int, int]](), False
+    rows, head, row, codes, rounds = array("q"), list[list[str]](), header, set[int](), set[int]()
     n, at = len(header), skipped[-1] if header else 0
     most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
     check_bytes(path, n * (ROW + 8 * most))
     names = _names(path, header)
     for k, (line, row) in records:
-        size = len(kept)
+        filled, closed, reason = _filled(row), len(row) == n + 1 and not row[-1].strip(), ""
+        fits = closed or len(row) == n
         if row == header and n > 1:
+            reason = REPEATS
+        elif not filled:
+            reason = EMPTY
+        elif not fits and row[0].startswith("#"):
+            reason = COMMENTS
+        if reason:
             skipped.append(k)
-            repeats.append(f"line {line}")
-        elif len(row) == n and _filled(row):
-            kept.append(line)
-        elif not _filled(row):
-            skipped.append(k)
-            if len(row) > 1:
-                empty.append(f"line {line}")
-        elif len(row) == n + 1 and not row[-1].strip():
-            kept.append(line)
-            trailing = True
-        elif row[0].startswith("#"):
-            skipped.append(k)
-            comments.append(f"line {line}")
-        else:
-            kept.append(line)
+            if filled or len(row) > 1:
+                left_out[reason].append(f"line {line}")
+            continue
+        rows.append(line)
+        trailing = trailing or closed
+        if not fits:
             ragged.append((line, len(row)))
-        if size < len(kept) <= most:
+        if len(rows) <= most:
             head.append(row)
         elif ODD.search("\n".join(row) + "\n"):
             codes.update(j for j, cell in enumerate(row) if CODES.match(f"{cell}\n"))
             rounds.update(j for j, cell in enumerate(row) if cell.rstrip().endswith(".000"))
     if ragged:
-        raise DataError(_ragged(path, n, ragged, len(kept)))
-    left = {
-        "lines that begin with # are comments and left out": comments,
-        "lines that repeat the header are left out": repeats,
-        "rows without any content are left out": empty,
-    }
-    notes = [f"{path.name}: {what}: {listed(where)}." for what, where in left.items() if where]
+        raise DataError(_ragged(path, n, ragged, len(rows)))
+    notes = [f"{path.name}: {reason}: {listed(places)}." for reason, places in left_out.items() if places]
+    # lines in a cell end as pandas gives them
+    head = [[cell.replace("\r\n", "\n").replace("\r", "\n") for cell in row] for row in head]
     head = [row + [""] * (n + trailing - len(row)) for row in head]
-    table = replace(table, names=names, lines=kept, skipped=tuple(skipped), width=n + trailing, header=at)
+    table = replace(table, names=names, lines=rows, skipped=tuple(skipped), width=n + trailing, header=at)
     if _open(row):
         raise table.open_quotes()
     return replace(table, head=head, notes=tuple(notes), codes=frozenset(codes), rounds=frozenset(rounds))
@@ -413,9 +389,7 @@ def _filled(row: Sequence[str]) -> bool:
     return bool(row and row[0].strip()) or any(cell.strip() for cell in row)
 
 
-def _header(
-    path: Path, records: Iterator[tuple[int, tuple[int, list[str]]]], hinted: bool, skipped: list[int]
-) -> tuple[list[str], int]:
+def _header(path: Path, records: Records, hinted: bool, skipped: list[int]) -> tuple[list[str], int]:
     """The header, empty if there is none, and how many comments are above it; notes in ``skipped`` which records these are."""
     header, before = list[str](), list[list[str]]()
     for k, (_, row) in records:
@@ -441,9 +415,8 @@ def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in given)}" for k in range(len(stripped))]
     names = tuple(name or number for name, number in zip(stripped, numbered, strict=True))
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(
-            f"{path}: two columns are called {listed(map(repr, doubled))}. Rename one{' of each' * (len(doubled) > 1)}."
-        )
+        lone = "one of each" if len(doubled) > 1 else "one"
+        raise DataError(f"{path}: two columns are called {listed(map(repr, doubled))}. Rename {lone}.")
     return names
 
 
@@ -455,7 +428,4 @@ def _ragged(path: Path, n: int, ragged: Sequence[tuple[int, int]], rows: int) ->
         hint = " Every row has one cell more: if these are names of the rows, as R writes them, name their column in the header."
     elif all(cells > n for _, cells in ragged):
         hint = " A cell that holds the separator must be in quotation marks."
-    return (
-        f"{path}: the header has {n} cells, and {len(ragged):,} of {rows:,} rows {'have' if len(ragged) > 1 else 'has'} another "
-        f"number: {first}{more}.{hint}"
-    )
+    return f"{path}: the header has {n} cells, and {len(ragged):,} of {rows:,} rows {'have' if len(ragged) > 1 else 'has'} another number: {first}{more}.{hint}"

@@ -4,13 +4,15 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import from_files, is_dicom
-from equipoise.data.tables.columns import SPLITS, Columns, UserData, file_totals, listed, together
+from equipoise.data.tables.columns import SPLITS, Columns, UserData, file_totals, together
+from equipoise.data.tables.options import listed
 from equipoise.data.tables.roles import read_column
 from equipoise.data.tables.words import Origin
 from equipoise.system.grouping import grouped
@@ -19,10 +21,7 @@ from equipoise.system.suggestions import some
 SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".npy", ".dcm", ".dicom",
 )  # fmt: skip
-FORM = (
-    "Expected CLIENT/CLASS/image.jpg everywhere; where there are parts train, test or val, all of PART/CLIENT/CLASS/image.jpg "
-    "or all of CLIENT/PART/CLASS/image.jpg."
-)
+FORM = "Expected CLIENT/CLASS/image.jpg everywhere; where there are parts train, test or val, all of PART/CLIENT/CLASS/image.jpg or all of CLIENT/PART/CLASS/image.jpg."
 SYSTEM = ("thumbs.db", "desktop.ini", ".ds_store", "__macosx", "ehthumbs.db", "$recycle.bin")
 DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path that holds on one machine only
 
@@ -31,21 +30,19 @@ DRIVE = re.compile(r"[A-Za-z]:[\\/]|\\\\")  # begins a path that holds on one ma
 class _Tree:
     """Image files below a folder, with the folders they are in; other files; folders without an image; and what systems write."""
 
-    images: tuple[tuple[tuple[str, ...], Path], ...]
-    others: tuple[Path, ...]
-    empty: tuple[tuple[str, ...], ...]
-    systems: tuple[Path, ...]
+    images: list[tuple[tuple[str, ...], Path]] = field(default_factory=list)
+    others: list[Path] = field(default_factory=list)
+    empty: list[tuple[str, ...]] = field(default_factory=list)
+    systems: list[Path] = field(default_factory=list)
 
 
 def read(top: Path, columns: Columns) -> UserData:
     """Find the images below a folder, with the client, part and class that their folders name."""
     tree = _tree(top)
     if not tree.images:
-        kinds = Counter(path.suffix.lower() or "no suffix" for path in tree.others)
-        kinds_found = ", ".join(f"{count} of {kind}" for kind, count in kinds.most_common(3)) or "nothing"
-        raise DataError(
-            f"{top} has no images ({', '.join(SUFFIXES)}); found {kinds_found}. {FORM} Or one .csv or .npz file."
-        )
+        suffixes = Counter(path.suffix.lower() or "no suffix" for path in tree.others)
+        kinds = ", ".join(f"{count} of {kind}" for kind, count in suffixes.most_common(3)) or "nothing"
+        raise DataError(f"{top} has no images ({', '.join(SUFFIXES)}); found {kinds}. {FORM} Or one .csv or .npz file.")
     clients, splits, labels = zip(*_meanings(top, tree), strict=True)
     files = tuple(path for _, path in tree.images)
     names = tuple(path.relative_to(top).as_posix() for path in files)
@@ -82,49 +79,39 @@ def _notes(top: Path, tree: _Tree) -> Iterator[str]:
 
 
 def _tree(top: Path) -> _Tree:
-    images: list[tuple[tuple[str, ...], Path]] = []
-    others: list[Path] = []
-    empty: list[tuple[str, ...]] = []
-    systems: list[Path] = []
+    tree = _Tree()
 
-    def walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> int:
-        here = folder.resolve()
+    def walk(folder: Path, parts: tuple[str, ...], above: tuple[Path, ...]) -> None:
+        here, before = folder.resolve(), len(tree.images) + len(tree.empty)
         if here in above:
             raise DataError(f"{folder} is a link to a folder that it is in. Remove the link.")
-        count = 0
         for path in sorted(folder.iterdir()):
             if is_system_file(path.name):
-                systems.append(path)
+                tree.systems.append(path)
+            elif path.name.startswith("."):
                 continue
-            if path.name.startswith("."):
-                continue
-            if path.is_dir():
-                count += walk(path, (*parts, path.name), (*above, here))
+            elif path.is_dir():
+                walk(path, (*parts, path.name), (*above, here))
             elif not path.exists():
                 raise DataError(f"{path} is a link to a file that does not exist. Correct the link, or remove it.")
             elif path.suffix.lower() in SUFFIXES or _without_suffix(path):
-                images.append((parts, path))
-                count += 1
+                tree.images.append((parts, path))
             else:
-                others.append(path)
-        if not count and parts:
-            empty.append(parts)
-        return count
+                tree.others.append(path)
+        if len(tree.images) + len(tree.empty) == before and parts:  # only the lowest empty folders are named
+            tree.empty.append(parts)
 
     walk(top, (), ())
-    within = {parts[:k] for parts in empty for k in range(1, len(parts))}  # only the lowest empty folders are named
-    return _Tree(tuple(images), tuple(others), tuple(e for e in empty if e not in within), tuple(systems))
+    return tree
 
 
 def _without_suffix(path: Path) -> bool:
     """Whether a file is an image whose name does not say so, as those of scanners."""
     if path.suffix.lstrip(".").isalpha() or not path.is_file():
         return False
-    try:
-        with path.open("rb") as file:
-            return is_dicom(file)
-    except OSError:  # nobody may read it
-        return False
+    with suppress(OSError), path.open("rb") as file:  # nobody may read it
+        return is_dicom(file)
+    return False
 
 
 def _meanings(top: Path, tree: _Tree) -> list[tuple[str, str | None, str]]:
@@ -155,9 +142,7 @@ def _outer(top: Path, tree: _Tree) -> bool:
     outer = [name for name in first if name.lower() in SPLITS]
     if outer and len(outer) < len(first):
         other = next(name for name in first if name not in outer)
-        raise DataError(
-            f"{top}: found {outer[0]} beside {other}. Either all folders there are parts of the data, or none. {FORM}"
-        )
+        raise DataError(f"{top}: {outer[0]} is next to {other}. All folders there must be parts, or none. {FORM}")
     return bool(outer)
 
 
@@ -218,18 +203,15 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
         notes.append(f"{table.name}: \\ in paths is read as /.")
     if spelled:
         k, more = spelled[0], f" and in {len(spelled) - 1:,} more" if len(spelled) > 1 else ""
-        notes.append(
-            f"{table.name}: {cells[k].strip()} is the file {files[k].name}, although capital letters or "
-            f"accents differ{more}."
-        )
+        differ = f"although capital letters or accents differ{more}"
+        notes.append(f"{table.name}: {cells[k].strip()} is the file {files[k].name}, {differ}.")
     return tuple(files), notes
 
 
 def _is_file(path: Path) -> bool:
-    try:
+    with suppress(OSError):  # the cell is too long to be a name
         return path.is_file()
-    except OSError:  # the cell is too long to be a name
-        return False
+    return False
 
 
 def _entries(folder: Path) -> dict[str, list[str]]:

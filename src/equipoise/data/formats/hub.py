@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from io import BytesIO
+from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from equipoise.data.contents import DataError
+from equipoise.data.contents import DataError, optional_package
 from equipoise.data.formats.table import Frame, from_table
 from equipoise.data.pictures import Pictures, Source
-from equipoise.data.tables.columns import SPLITS, Column, Columns, UserData, column, listed
-from equipoise.data.tables.options import WRITTEN
+from equipoise.data.tables.columns import SPLITS, Column, Columns, UserData, column
+from equipoise.data.tables.options import WRITTEN, listed
+from equipoise.system.grouping import grouped
 from equipoise.system.text import noun
 
 if TYPE_CHECKING:
@@ -56,61 +57,47 @@ def read(address: str, columns: Columns, *, download: bool) -> UserData:
     return replace(own, layout=f"a data set of the Hub: {own.layout}", split=split if len(by_part) > 1 else None)
 
 
-def _datasets() -> ModuleType:
-    try:
-        return import_module("datasets")
-    except ImportError:
-        raise DataError("Data sets of the Hub need the package datasets: pip install 'equipoise[hub]'.") from None
+def _datasets() -> Any:
+    return optional_package("datasets", "Data sets of the Hub", "'equipoise[hub]'")
 
 
 def _loaded(name: str, configuration: str | None, download: bool) -> Any:
     datasets = _datasets()
+    here = datasets.DownloadConfig(local_files_only=not download)
     try:
-        if download:
-            return datasets.load_dataset(name, configuration)
-        here = datasets.DownloadConfig(local_files_only=True)
-        with _offline(datasets):
+        with nullcontext() if download else _offline(datasets):
             return datasets.load_dataset(name, configuration, download_config=here)
     except Exception as error:  # of many kinds, and of the packages below
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        if download:
-            raise DataError(f"hub:{name} cannot be loaded: {reason}.") from error
-        raise DataError(
-            f"hub:{name} is not on this machine, and may not be downloaded without --set download=true. ({reason}.)"
-        ) from error
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        elsewhere = "is not on this machine, and may not be downloaded without --set download=true"
+        raise DataError(f"hub:{name} {'cannot be loaded' if download else elsewhere}. ({first}.)") from error
 
 
 @contextmanager
-def _offline(datasets: ModuleType) -> Iterator[None]:
+def _offline(datasets: Any) -> Iterator[None]:
     """Keep the packages from using the network inside: they read these switches before they do."""
     places: list[Any] = [datasets.config]
     with suppress(ImportError):
         places.append(import_module("huggingface_hub.constants"))
-    before = [(place, key, vars(place)[key]) for place in places for key in OFFLINE if key in vars(place)]
-    for place, key, _ in before:
-        setattr(place, key, True)
-    try:
+    with ExitStack() as stack:
+        for place, key in product(places, OFFLINE):
+            if key in vars(place):
+                stack.callback(setattr, place, key, vars(place)[key])
+                setattr(place, key, True)
         yield
-    finally:
-        for place, key, value in before:
-            setattr(place, key, value)
 
 
 def _parts(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
     """Tables by train, test and validation."""
     if not isinstance(loaded, Mapping):
         return {"train": loaded}, []
-    tables: dict[str, Any] = {}
-    others = []
-    for part, table in loaded.items():
-        split = SPLITS.get(str(part).lower())
-        if split is None or split in tables:
-            others.append(str(part))
-        else:
-            tables[split] = table
-    if "train" not in tables:
+    by_split = grouped((SPLITS.get(str(part).lower(), ""), part) for part in loaded)
+    used = {split: parts[0] for split, parts in by_split.items() if split}
+    if "train" not in used:
         raise DataError(f"hub:{name} has no part train; it has {listed(map(str, loaded))}.")
-    return tables, [f"hub:{name}: the {noun('part', len(others))} {listed(others)} ignored."] if others else []
+    others = [str(part) for part in loaded if part not in used.values()]
+    notes = [f"hub:{name}: the {noun('part', len(others))} {listed(others)} ignored."] * bool(others)
+    return {split: loaded[part] for split, part in used.items()}, notes
 
 
 def _column(what: str, tables: Sequence[Any], name: str) -> pd.Series:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
-from equipoise.data.formats.table import Frame, opened
+from equipoise.data.formats.table import Frame, is_present, opened
 from equipoise.data.tables.cells import word_of
 from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
 from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers, with_signs
-from equipoise.data.tables.words import Origin, alike, missing, unit_of
+from equipoise.data.tables.words import Origin, alike, unit_of
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided
 from equipoise.system.suggestions import some
@@ -116,39 +117,27 @@ def read(
             problems.append(f"{what}, column {name}: every probability has {unit!r}. Write numbers between 0 and 1.")
         return np.array(values)
 
-    try:
+    with _collecting(problems):
         groups = with_signs(groups, cells, columns, what, "", [])
-    except DataError as error:
-        problems.append(str(error))
     attributes: dict[str, tuple[str, ...]] = {}
     codes: list[NDArray[np.int64]] = []
     for group in groups.values():
-        rows = [
-            k
-            for k, cell in enumerate(cells[group.column])
-            if not missing(word := word_of(cell)) or word in columns.not_missing
-        ]
+        rows = [k for k, cell in enumerate(cells[group.column]) if is_present(cell, columns)]
         if not rows:
             problems.append(f"{what}, column {group.column}: every cell is missing.")
             continue
-        try:
+        with _collecting(problems):
             values = group.values(words(group.column, "group", rows), columns, what, client=False)
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        attributes[group.name] = ordered(values)
-        code = np.full(n, -1)
-        code[rows] = numbered(values, attributes[group.name])
-        codes.append(code)
-        if len(attributes[group.name]) < 2:
-            problems.append(
-                f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
-            )
+            attributes[group.name] = ordered(values)
+            codes.append(np.full(n, -1))
+            codes[-1][rows] = numbered(values, attributes[group.name])
+            if len(attributes[group.name]) < 2:
+                problems.append(
+                    f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
+                )
     sites = np.array(words(str(used["site"]), "site"), object) if used["site"] is not None else None
-    person = None
-    if used["subject"] is not None:
-        _, codes_of_people = np.unique(np.array(words(str(used["subject"]), "subject"), object), return_inverse=True)
-        person = codes_of_people if len({*codes_of_people.tolist()}) < n else None
+    people = words(str(used["subject"]), "subject") if used["subject"] is not None else ()
+    person = numbered(people, sorted({*people})) if 0 < len({*people}) < n else None
     label = str(used["label"])
     truth = words(label, "label") if not columns.regression else ()
     classes: tuple[str, ...] = ()
@@ -161,21 +150,22 @@ def read(
     else:
         classes = ordered(truth)
         y, predicted = numbered(truth, classes), np.zeros(n, np.int64)
-        about = _positive(positive, classes, f"{what}, column {label}", probability, problems)
+        with _collecting(problems):
+            about = _positive(positive, classes, f"{what}, column {label}", probability)
         if probability is not None:
             scores = numbers(probability)
             problems += _outside(scores, origin(probability))
         if prediction is not None:
-            said = words(prediction, "label", noun="prediction")
-            if strange := [*dict.fromkeys(word for word in said if word not in classes)]:
+            predicted_names = words(prediction, "label", noun="prediction")
+            if strange := [*dict.fromkeys(word for word in predicted_names if word not in classes)]:
                 problems.append(
                     f"{what}, column {prediction}: {some([*map(repr, strange)])} is no class of column {label} ({some(classes)}). Write classes the same "
                     "way in both; of numbers between 0 and 1 it is --probability."
                 )
             else:
-                predicted = numbered(said, classes)
+                predicted = numbered(predicted_names, classes)
         if about is not None and probability is not None and len(classes) > 2:  # one against the rest
-            y, predicted = ((each == about.number).astype(np.int64) for each in (y, predicted))
+            y, predicted = ((codes_of_classes == about.number).astype(np.int64) for codes_of_classes in (y, predicted))
             classes, about = (f"not {about.name}", about.name), about._replace(number=1, other=f"not {about.name}")
         if prediction is None and about is not None and scores is not None and not problems:
             predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
@@ -192,14 +182,10 @@ def _used(
     used: dict[str, str | None] = {}
     groups: dict[str, Group] = {}
     for role, asked in {"label": columns.label, **given}.items():
-        try:
+        with _collecting(problems):
             used[role] = column(names, asked, role if role in USUAL else "", what)
-        except DataError as error:
-            problems.append(str(error))
-    try:
+    with _collecting(problems):
         groups = groups_of(columns, names, what)
-    except DataError as error:
-        problems.append(str(error))
     predicted = {given["probability"], given["prediction"]} != {None}
     lacking = {
         "the column with what is true of everybody, --label COLUMN": used.get("label", "") is None,
@@ -213,34 +199,38 @@ def _used(
     return used, groups
 
 
+@contextmanager
+def _collecting(problems: list[str]) -> Iterator[None]:
+    """Add the text of an error to the problems, and continue after the block."""
+    try:
+        yield
+    except DataError as error:
+        problems.append(str(error))
+
+
 def _error(what: str, problems: Sequence[str]) -> DataError:
     """All problems, with the options of the command as they are typed."""
     text = together(what, [*dict.fromkeys(problems)])
     return DataError(re.sub(r"--set ('?)(group|label)=", r"--\2 \1", text))
 
 
-def _positive(
-    asked: object, classes: Sequence[str], what: str, probability: str | None, problems: list[str]
-) -> Positive | None:
+def _positive(asked: object, classes: Sequence[str], what: str, probability: str | None) -> Positive | None:
     """The class that a probability and rates are about."""
-    if len(classes) < 2:
-        problems.extend(
-            [f"{what}: everybody is of class {name!r}, so no rate can be compared with another." for name in classes]
-        )
+    if not classes:
         return None
+    if len(classes) == 1:
+        raise DataError(f"{what}: everybody is of class {classes[0]!r}, so no rates can be compared.")
     try:
         about = positive_class(asked, classes)
     except ValueError as error:
-        problems.append(f"{what}: {error}")
-        return None
+        raise DataError(f"{what}: {error}") from None
     if about is not None and about.why == "assumed" and probability is not None:
         ways = " or ".join(f"--positive {shlex.quote(name)}" for name in classes)
-        problems.append(
-            f"{what} has the classes {some(classes)}, and no name says of which column {probability} is the probability. Say it: {ways} "
-            "(Python: positive=)."
+        raise DataError(
+            f"{what} has the classes {some(classes)}, and no name says of which column {probability} is the probability. Say it: {ways} (Python: positive=)."
         )
     if about is None and probability is not None:
-        problems.append(
+        raise DataError(
             f"{what} has {len(classes)} classes ({some(classes)}), and column {probability} is the probability of one. Name it, --positive CLASS; or give "
             "the predicted classes, --prediction COLUMN."
         )

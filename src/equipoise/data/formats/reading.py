@@ -7,12 +7,14 @@ from pathlib import Path
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures, Range, plain
 from equipoise.data.tables.checks import doubts
-from equipoise.data.tables.columns import INTEGER, OF_TABLES, Column, Columns, UserData, listed
+from equipoise.data.tables.columns import INTEGER, OF_TABLES, Column, Columns, UserData
+from equipoise.data.tables.options import listed
 from equipoise.data.tables.words import alike, missing
 from equipoise.system import own_code, text
 from equipoise.system.suggestions import require_use
 
 HUB = "hub:"
+USUAL = Columns()
 MEASURED = 20  # different whole numbers, from which on labels may be measurements, also where they are those from 0 up
 PICKLED = "It may hold Python objects, which are not read because they could run code. Save arrays: np.savez('data.npz', x=x, y=y)."
 SAVED = "Save the table as .xlsx or CSV from the program that wrote it."
@@ -25,12 +27,7 @@ ADVICE = {  # what to do with files that are not read, by their ending
 
 
 def read_user_data(
-    source: str | Path,
-    columns: Columns | None = None,
-    *,
-    download: bool = False,
-    seed: int = 0,
-    between: Range | None = None,
+    source: str | Path, columns: Columns = USUAL, *, download: bool = False, seed: int = 0, between: Range | None = None
 ) -> UserData:
     """Read the user's data.
 
@@ -57,7 +54,6 @@ def read_user_data(
     between : of images in files, the grey levels that become black and white; None: bytes stay, and of other numbers the
         least and the largest of all images.
     """
-    columns = columns or Columns()
     try:
         return _ranged(_checked(_source(source, columns, download, seed), columns), between)
     except MemoryError as error:
@@ -71,9 +67,7 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
         return from_hub(address.removeprefix(HUB), columns, download=download)
     if download:
-        raise DataError(
-            f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), which {source} is not. Leave it out."
-        )
+        raise DataError(f"download=true is for data sets of the Hub ({HUB}OWNER/NAME), not for {source}. Leave it out.")
     if own_code.is_reference(address):
         from equipoise.data.formats.arrays import from_function
 
@@ -97,15 +91,11 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
 
 def _read(path: Path, columns: Columns) -> UserData:
     from equipoise.data.formats import arrays, folders, table
-    from equipoise.data.formats.delimited import COMPRESSED
 
-    packed = [f"{text}{ending}" for text in table.TEXT for ending in COMPRESSED]
     readers = {**dict.fromkeys(table.SUFFIXES, table.read), ".npz": arrays.npz, ".mat": arrays.matlab}
-    readers |= dict.fromkeys(packed, table.read)
 
     def reader(file: Path) -> Callable[[Path, Columns], UserData] | None:
-        last_two = Path(file.stem).suffix + file.suffix
-        return readers.get(last_two.lower()) or readers.get(file.suffix.lower())
+        return table.read if table.is_text(file) else readers.get(file.suffix.lower())
 
     if path.is_file():
         if path.suffix.lower() == ".json":
@@ -113,7 +103,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         if (read := reader(path)) is None:
             advice = f" {ADVICE[path.suffix.lower()]}" if path.suffix.lower() in ADVICE else ""
             endings = ", ".join([*readers, ".json of LEAF"])
-            raise DataError(f"{path}: expected a folder, or a file that ends in {endings}.{advice}")
+            raise DataError(f"{path}: expected a folder, or a file that ends in {endings}; text may be packed.{advice}")
         return read(path, columns)
     if parts := arrays.leaf_parts(path):
         return arrays.from_leaf(path, columns, parts)
@@ -121,9 +111,7 @@ def _read(path: Path, columns: Columns) -> UserData:
         return arrays.from_pfllib(path, columns, client_files)
     inside = sorted(file for file in path.iterdir() if reader(file) and not file.name.startswith("."))
     if len(inside) > 1:
-        raise DataError(
-            f"{path} has several tables ({listed(file.name for file in inside)}). Give one of them with --data."
-        )
+        raise DataError(f"{path} has several tables ({listed(file.name for file in inside)}). Give one with --data.")
     if inside:
         return _read(inside[0], columns)
     columns.require_none(OF_TABLES, path, "a table, and this is a folder of images")
@@ -145,12 +133,8 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     """Check what training needs, for all kinds of data, and note what is doubtful about columns of numbers."""
     if not len(own):
         raise DataError(f"{own.source} holds no sample.")
-    if columns.subject and own.subject is None:
-        raise DataError(
-            f"{own.source}: subject is an option of tables and arrays, and these are {own.layout}. Leave it out."
-        )
-    of_names = {f"not_missing={word}": not missing(word) for word in columns.not_missing}
-    require_use(of_names, together="a word that never marks a missing cell")
+    present_words = {f"not_missing={word}": not missing(word) for word in columns.not_missing}
+    require_use(present_words, together="a word that never marks a missing cell")
     require_use({"unknown": columns.unknown and not own.attributes}, without="group=COLUMN")
     if columns.unknown and not any(columns.unknown in words for words in own.attributes.values()):
         own = replace(own, notes=(*own.notes, f"{own.source}: no group is missing, so none is {columns.unknown!r}."))
@@ -173,11 +157,11 @@ def _checked(own: UserData, columns: Columns) -> UserData:
     if columns.task is None and all(map(INTEGER.fullmatch, own.classes)):
         many, whole = len(own.classes), sorted(map(int, own.classes))
         if MEASURED <= many > len(own) // 10 or (many > 2 and whole != [*range(many)]):
-            said = (
+            doubt = (
                 f"{own.source}: the labels are {many:,} different whole numbers from {whole[0]:,} to {whole[-1]:,}, each of which is a class. "
                 'If they are numbers to predict, such as days or points: --task regression, in Python task="regression".'
             )
-            own = replace(own, notes=(*own.notes, said))
+            own = replace(own, notes=(*own.notes, doubt))
     return replace(own, notes=(*own.notes, *doubts(own, columns)))
 
 
@@ -203,8 +187,8 @@ def _named(own: UserData, words: Column) -> Column:
     """Names of classes, clients or groups, safe to print."""
     safe = {word: text.name(word) for word in dict.fromkeys(words)}
     if len(set(safe.values())) < len(safe):
-        why = "are shown in the same way. Rename one"
-        if any(len(shown) == text.LONGEST for shown in safe.values()):
-            why = f"begin with the same {text.LONGEST} characters. Shorten them"
-        raise DataError(f"{own.source}: two names {why}.")
+        fault = "are shown in the same way. Rename one"
+        if any(len(name) == text.LONGEST for name in safe.values()):
+            fault = f"begin with the same {text.LONGEST} characters. Shorten them"
+        raise DataError(f"{own.source}: two names {fault}.")
     return tuple(safe[word] for word in words)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import ROW, DataError, check_bytes, check_zip
+from equipoise.data.contents import ROW, DataError, check_bytes, check_zip, explain_damage, optional_package
 from equipoise.data.decoding import dated
 from equipoise.data.formats import delimited
 from equipoise.data.formats.folders import located, needless
@@ -90,9 +89,7 @@ class Frame:
     @property
     def pictures(self) -> list[str]:
         """Columns of images as data sets of the Hub have them: their files are in the cells."""
-        first = {
-            name: column.iloc[0] for name in self.names if self.n and (column := self.column(name)).dtype == object
-        }
+        first = {name: cells.iloc[0] for name in self.names if self.n and (cells := self.column(name)).dtype == object}
         return [name for name, cell in first.items() if is_picture(cell)]
 
     def merged(self, columns: Mapping[str, Raw]) -> list[str]:
@@ -130,20 +127,18 @@ def parquet(path: Path) -> Frame:
     """Read a Parquet file, by pandas and the package pyarrow."""
     import pandas as pd
 
-    pa, pq = _package(path, "pyarrow", "Parquet", "pyarrow"), import_module("pyarrow.parquet")
-    try:
+    pa = optional_package("pyarrow", f"{path}: Parquet files", "pyarrow", " Or write a .csv file.")
+    pq = import_module("pyarrow.parquet")
+    damaged = (pa.ArrowException, OSError, ValueError)
+    with explain_damage(f"{path} cannot be read as a Parquet file", "Write it again.", damaged):
         with pq.ParquetFile(path) as file:
             about = file.metadata
-            check_bytes(path, sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups)))
             groups = [about.row_group(k) for k in range(about.num_row_groups)]
-            check_bytes(path, 8 * sum(group.column(k).num_values for group in groups for k in range(group.num_columns)))
-            check_bytes(path, 8 * about.num_rows * about.num_columns)
+            values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
+            check_bytes(path, 8 * max(values, about.num_rows * about.num_columns))
+            check_bytes(path, sum(group.total_byte_size for group in groups))
         _check_repeated(path, pq)
         frame = pd.read_parquet(path, engine="pyarrow", dtype_backend="numpy_nullable")
-    except DataError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file ({error}).") from None
     index = {name: frame.index.get_level_values(k) for k, name in enumerate(frame.index.names) if name is not None}
     for name, values in reversed(index.items()):
         if name not in frame.columns:
@@ -178,8 +173,8 @@ def excel(path: Path) -> Frame:
     """Read the only sheet with anything in it of an Excel file, by the package openpyxl; formulas are what Excel stored as their result."""
     import pandas as pd
 
-    openpyxl = _package(path, "openpyxl", "Excel", "'equipoise[excel]'")
-    try:
+    openpyxl = optional_package("openpyxl", f"{path}: Excel files", "'equipoise[excel]'", " Or write a .csv file.")
+    with explain_damage(f"{path} cannot be read as an Excel file", "Save it again."):  # openpyxl raises many kinds
         with zipfile.ZipFile(path) as file:
             check_zip(file, GROWTH)
             parts = [part for part in file.namelist() if part.startswith("xl/worksheets/sheet")]
@@ -187,23 +182,16 @@ def excel(path: Path) -> Frame:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         sheets = {sheet.title: _rows(path, sheet) for sheet in book.worksheets}
         book.close()
-    except DataError:
-        raise
-    except Exception as error:  # openpyxl raises many kinds for a damaged file
-        raise DataError(f"{path} cannot be read as an Excel file ({type(error).__name__}: {error}).") from None
     filled = [name for name, rows in sheets.items() if rows]
     if len(filled) != 1:
         several = f"several sheets with content ({listed(filled)}). Save the one that counts as a file of its own"
         raise DataError(f"{path} has {several if filled else 'no cell with content'}.")
     if unstored:
-        raise DataError(
-            f"{path} has formulas without a stored result. Open it in Excel or LibreOffice, and save it there."
-        )
+        raise DataError(f"{path} has formulas without a stored result. Open and save it in Excel or LibreOffice.")
     (_, header), *rows = sheets[filled[0]].items()
     width = max(len(header), *(len(row) for _, row in rows))
-    names = [
-        f"Unnamed: {k}" if name in EMPTY else name for k, name in enumerate(header + [None] * (width - len(header)))
-    ]
+    header += [None] * (width - len(header))
+    names = [f"Unnamed: {k}" if name in EMPTY else name for k, name in enumerate(header)]
     cells = pd.DataFrame([row + [None] * (width - len(row)) for _, row in rows], columns=names, dtype=object)
     nothing = [name not in header and cells.iloc[:, k].isin(EMPTY).all() for k, name in enumerate(names)]
     places = [f"row {k}" for k, _ in rows]
@@ -224,12 +212,6 @@ def _rows(path: Path, sheet: Any) -> dict[int, list[Any]]:
             if wider or not k % FEW:  # all become as wide as the widest
                 check_bytes(path, len(rows) * (ROW + 8 * widest))
     return rows
-
-
-def _package(path: Path, name: str, files: str, install: str) -> Any:
-    if find_spec(name) is None:
-        raise DataError(f"{path}: {files} files need the package {name}: pip install {install}. Or write a .csv file.")
-    return import_module(name)
 
 
 TYPED = {".parquet": parquet, ".xlsx": excel}
@@ -300,38 +282,36 @@ def from_table(
     readings = signs_in(raw, columns, text=not isinstance(table, Frame))
     groups = groups_of(columns, header, file) | ({} if bands is None else {"label": bands})
     groups = with_signs(groups, cells, columns, source, readings[1], notes)
-    roles, problems, of_names = read_roles(source, columns, named, groups, cells.__getitem__, origin, readings[1])
-    notes += of_names
+    roles, problems, role_notes = read_roles(source, columns, named, groups, cells.__getitem__, origin, readings[1])
+    notes += role_notes
     if "label" not in named:
         problems.insert(
             0,
-            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. "
-            f"Name the one with the {columns.labelled}: --set label=COLUMN.",
+            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the {columns.labelled}: --set label=COLUMN.",
         )
     inputs: Any = None
+    features: Column = ()
+    names: Column = ()
+    layout = "a table of images"
     if image is None:
         if not len(rows) and not problems:
             raise DataError(f"{source} holds no sample.")
-        inputs, wrong, said = read_raw(file, header, raw, columns, at, readings, counts)
+        inputs, wrong, input_notes = read_raw(file, header, raw, columns, at, readings, counts)
         problems += [f"{source}, {problem}" for problem in wrong]
-        notes += said
+        notes += input_notes
         if not inputs.columns and not problems:
-            reasons = "".join(f" {note}" for note in said)
-            problems.append(
-                f"{source} has neither a column path nor columns of which something can be learnt.{reasons}"
-            )
-    if problems:
-        raise DataError(together(source, problems))
-    if image is None:
+            reasons = "".join(f" {note}" for note in input_notes)
+            problems.append(f"{source} has neither a column path nor any of which something can be learnt.{reasons}")
         features, names = inputs.schema.names, tuple(map(at, range(len(rows))))
         layout = f"a table of {len(features)} columns"
-    else:
+    elif not problems:
         label = roles["label"]
         inputs = images[1](label) if images else _images(Path(source), image, cells[image], label, at, notes)
-        if rest:
-            are = "s {} are" if len(rest) > 1 else " {} is"
-            notes.append(f"{file}: the column{are.format(listed(rest))} not used.")
-        layout, features, names = "a table of images", (), tuple(inputs.names)
+        names = tuple(inputs.names)
+        are = "s {} are" if len(rest) > 1 else " {} is"
+        notes += [f"{file}: the column{are.format(listed(rest))} not used."] * bool(rest)
+    if problems:
+        raise DataError(together(source, problems))
     about = {**about, **described(groups, columns)}
     roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
     return UserData(source=str(source), layout=layout, about=about, **roles)
@@ -353,11 +333,16 @@ def _labelled(
     file: str, labels: Sequence[Any], rows: NDArray[np.int64], columns: Columns, notes: list[str]
 ) -> NDArray[np.int64]:
     """The rows that have a label."""
-    words = [word_of(labels[k]) for k in rows.tolist()]
-    present = np.array([not missing(word) or word in columns.not_missing for word in words], bool)
+    present = np.array([is_present(labels[k], columns) for k in rows.tolist()], bool)
     notes.append(f"{file}: {(~present).sum():,} of {len(rows):,} rows have no label, and are left out.")
     labelled: NDArray[np.int64] = rows[present]
     return labelled
+
+
+def is_present(cell: Any, columns: Columns) -> bool:
+    """Whether a cell that has a name is not missing."""
+    word = word_of(cell)
+    return not missing(word) or word in columns.not_missing
 
 
 def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> NDArray[np.int64]:
@@ -366,8 +351,7 @@ def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> NDArray[np.int
     if systems:
         many, named = len(systems) > 1, listed(systems.values())
         notes.append(
-            f"{file}: {len(systems)} row{'s name files' if many else ' names a file'} of operating systems, which "
-            f"{'are' if many else 'is'} left out: {named}."
+            f"{file}: {len(systems)} row{'s name files' if many else ' names a file'} of operating systems, which {'are' if many else 'is'} left out: {named}."
         )
     return np.array([k for k in range(len(cells)) if k not in systems], np.int64)
 
@@ -380,8 +364,8 @@ def _images(
         places = [at(k) for k in range(len(cells))]
         return Pictures(str(path), places, partial(_held, cells), partial(dated, [path], name))
     names = [str(cell) for cell in cells]
-    files, said = located(path, names, at)
-    notes += [*said, *_repeats(path, files, labels, at)]
+    files, path_notes = located(path, names, at)
+    notes += [*path_notes, *_repeats(path, files, labels, at)]
     return from_files(files, str(path), names)
 
 

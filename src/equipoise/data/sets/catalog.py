@@ -15,7 +15,6 @@ from equipoise.data.sets import cifar, class_folders, digits, isic, retina, rsna
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
 
-DIGITS = digits.DIGITS
 INSTALLED = Path("/usr/share/datasets")  # where Debian and Ubuntu have the data sets of their packages
 
 
@@ -85,24 +84,19 @@ def _addresses(base: str, *files: tuple[str, int, str, str]) -> tuple[Address, .
 
 def _idx(folder: str, base: str, *kinds: tuple[str, int, str, str]) -> tuple[Address, ...]:
     """The four files of a set in the idx format: kind, bytes, md5, md5 unpacked."""
-    return tuple(
-        Address(
-            f"{base}{kind}-ubyte.gz",
-            f"{folder}/raw/{kind}-ubyte.gz",
-            size,
-            md5,
-            "train" if kind.startswith("train") else "test",
-            inside=(unpacked,),
-        )
-        for kind, size, md5, unpacked in kinds
-    )
+
+    def address(kind: str, size: int, md5: str, unpacked: str) -> Address:
+        file, split = f"{kind}-ubyte.gz", "train" if kind.startswith("train") else "test"
+        return Address(f"{base}{file}", f"{folder}/raw/{file}", size, md5, split, inside=(unpacked,))
+
+    return tuple(address(*kind) for kind in kinds)
 
 
 SETS: dict[str, DataSet] = {
     "mnist": DataSet(
         title="MNIST",
         used_by="FedHEAL (Digits)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={
             "train": each(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
             "test": each(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
@@ -126,7 +120,7 @@ SETS: dict[str, DataSet] = {
     "usps": DataSet(
         title="USPS",
         used_by="FedHEAL (Digits)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={
             "train": each(1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644),
             "test": each(359, 264, 198, 166, 200, 160, 170, 147, 166, 177),
@@ -146,7 +140,7 @@ SETS: dict[str, DataSet] = {
     "svhn": DataSet(
         title="SVHN, cropped digits",
         used_by="FedHEAL (Digits), FedSAC",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={
             "train": each(4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
             "test": each(1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
@@ -169,7 +163,7 @@ SETS: dict[str, DataSet] = {
     "syn": DataSet(
         title="SYN, synthetic digits of Roy et al. (2018)",
         used_by="FedHEAL (Digits)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={"train": Count(10000), "test": Count(2000)},
         size="about 50 MB",
         source="Kaggle: prasunroy/synthetic-digits; or the FedHEAL authors' own bundle, see their README",
@@ -181,7 +175,7 @@ SETS: dict[str, DataSet] = {
     "synth": DataSet(
         title="synthetic digits of Ganin and Lempitsky (2015)",
         used_by="none of the papers (Digits-5 has it in the place of SYN)",
-        classes=DIGITS,
+        classes=digits.DIGITS,
         splits={"train": Count(479400), "test": Count(9553)},
         size="913 MB",
         source="the authors' page, or a copy of Digits-5: synth_train_32x32.mat and synth_test_32x32.mat",
@@ -364,16 +358,14 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
         lost |= {name: missing} if missing else {}
     if lost:
         alone = sum(map(len, lost.values())) == 1
-        said = []
+        expected = []
         for name, missing in lost.items():
             usual = [" or ".join(places if alone or not data_set(name).needs else places[:1]) for places in missing]
-            said.append(f"{name}: expected {some(usual)}")
+            expected.append(f"{name}: expected {some(usual)}")
         astray = [text for name in lost if (text := data_set(name).astray(root))]
-        raise DataError(
-            " ".join([f"{'; '.join(said)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)]),
-            MISSING,
-            lost=[word for name, missing in lost.items() for word in (name, *missing.values())],
-        )
+        text = " ".join([f"{'; '.join(expected)} in {root}; {holds(root)}.", *astray, where_from([*lost], root)])
+        words = [word for name, missing in lost.items() for word in (name, *missing.values())]
+        raise DataError(text, MISSING, lost=words)
 
 
 def held(name: str, address: Address, root: Path) -> tuple[Path, ...]:
@@ -487,9 +479,9 @@ def _findings(name: str, entry: DataSet, root: Path) -> Iterator[SplitCheck]:
         counts = torch.bincount(labels(contents.data), minlength=len(contents.classes)).tolist()
         parts = {part: len(rows) for part, rows in contents.parts.items()}
         files = copies(name, root, [split])
-        marks = [genuine(name, path) for of_file in files for path in of_file[:1]]
+        marks = [genuine(name, path) for paths in files for path in paths[:1]]
         all_genuine = None if None in marks or not marks else all(marks)
-        unread = tuple(path for of_file in files for path in of_file[1:])
+        unread = tuple(path for paths in files for path in paths[1:])
         yield SplitCheck(
             split, contents.classes, tuple(counts), published, needed, parts=parts, genuine=all_genuine, unread=unread
         )

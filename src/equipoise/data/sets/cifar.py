@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import Contents, DataError
-from equipoise.data.locations import facts, find, is_system_error
+from equipoise.data.contents import Contents, DataError, explain_damage
+from equipoise.data.locations import facts, find
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDER, ARCHIVE, META = "cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta"
@@ -65,26 +65,19 @@ def astray(root: Path) -> str:
 
 def _batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images [n, 3, 32, 32] and labels [n] of one file."""
-    try:
-        with path.open("rb") as file:
+    advice = f"It is damaged or cut short: unpack {ARCHIVE} again."
+    with explain_damage(f"{path}: expected a pickled dictionary with data and labels", advice), path.open("rb") as file:
+        try:
             content = Arrays(file, encoding="bytes").load()
+        except pickle.UnpicklingError as error:
+            raise DataError(f"{path}: refused, because {error}. Use the files of {ARCHIVE}.") from None
         batch = {key.decode() if isinstance(key, bytes) else key: value for key, value in content.items()}
         images, labels = batch["data"], np.array(batch["labels"])
-    except pickle.UnpicklingError as error:
-        raise DataError(f"{path}: refused, because {error}. Use the files of {ARCHIVE}.") from None
-    except Exception as error:  # a damaged pickle may raise anything
-        if is_system_error(error):
-            raise
-        raise DataError(
-            f"{path}: expected a pickled dictionary with data and labels ({type(error).__name__}: {error}). "
-            f"It is damaged or cut short: unpack {ARCHIVE} again."
-        ) from None
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
         raise DataError(f"{path}: expected data to be uint8 n x 3072. Unpack {ARCHIVE} again.")
-    each = labels.dtype.kind == "i" and len(labels) > 0 and labels.shape == images.shape[:1]
-    if not each or not {*labels.tolist()} <= {*range(len(CLASSES))}:
+    complete = labels.dtype.kind == "i" and len(labels) > 0 and labels.shape == images.shape[:1]
+    if not complete or not {*labels.tolist()} <= {*range(len(CLASSES))}:
         raise DataError(
-            f"{path}: expected a label 0..9 for each of the {len(images)} images; found {labels.size}. "
-            f"Unpack {ARCHIVE} again."
+            f"{path}: expected a label 0..9 for each of the {len(images)} images; found {labels.size}. Unpack {ARCHIVE} again."
         )
     return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)

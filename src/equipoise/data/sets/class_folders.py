@@ -6,7 +6,7 @@ from pathlib import Path
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import entries, plain
 from equipoise.data.sets.digits import DIGITS
-from equipoise.data.sets.image_lists import mapped, weight
+from equipoise.data.sets.image_lists import contents
 from equipoise.system.grouping import grouped
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's ImageFolder
@@ -48,13 +48,11 @@ def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Content
         ],
     }
     if any(wrong.values()):
-        said = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
-        raise DataError(f"{folder}: expected one folder per class, {', '.join(classes)}; {said}.")
-    images = [_images(by_class[key][0]) for key in keys]
-    files = [path for group in images for path in group]
-    y = [k for k, group in enumerate(images) for _ in group]
-    data = mapped(files, y, side, f"{name} {folder.name}")
-    return Contents(data, tuple(classes), tuple(str(file.relative_to(folder)) for file in files), about=weight(files))
+        problems = "; ".join(f"{fault}: {', '.join(names)}" for fault, names in wrong.items() if names)
+        raise DataError(f"{folder}: expected one folder per class, {', '.join(classes)}; {problems}.")
+    class_of = {path: k for k, key in enumerate(keys) for path in _images(by_class[key][0])}
+    chosen = {str(path.relative_to(folder)): k for path, k in class_of.items()}
+    return contents(f"{name} {folder.name}", [*class_of], chosen, classes, side, {})
 
 
 def _images(folder: Path) -> list[Path]:

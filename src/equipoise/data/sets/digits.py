@@ -6,14 +6,15 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import Contents, DataError, check_bytes, lines
-from equipoise.data.locations import Files, facts, find, is_system_error
+from equipoise.data.contents import Contents, DataError, check_bytes, explain_damage, lines, read_matlab
+from equipoise.data.locations import Files, facts, find
 from equipoise.system.text import plural
 
 DIGITS = tuple("0123456789")
@@ -43,16 +44,13 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     magic, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
     content = bytearray()  # grows in place, and can be written to, which torch wants
     shape: tuple[int, ...] = ()
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content += file.read(start)
-            if content[:4] == magic and len(content) == start:
-                shape = struct.unpack(f">{dimensions}I", content[4:])
-                check_bytes(path, math.prod(shape))
-            while len(content) <= start + math.prod(shape) and (chunk := file.read(1 << 18)):  # no more than declared
-                content += chunk
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
+    with _unpacking(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content += file.read(start)
+        if content[:4] == magic and len(content) == start:
+            shape = struct.unpack(f">{dimensions}I", content[4:])
+            check_bytes(path, math.prod(shape))
+        while len(content) <= start + math.prod(shape) and (chunk := file.read(1 << 18)):  # no more than declared
+            content += chunk
     if content[:4] != magic or len(content) < start:
         raise DataError(
             f"{path}: expected an idx file of bytes in {plural(dimensions, 'dimension')}, which begins with "
@@ -66,16 +64,18 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
+def _unpacking(path: Path) -> AbstractContextManager[None]:
+    kinds = (OSError, EOFError, UnicodeDecodeError, zlib.error)
+    return explain_damage(f"{path}: cannot be unpacked", "It is damaged or cut short: get it again.", kinds)
+
+
 def astray(name: str, root: Path) -> str:
     """What to do about files in a folder that does not say whose they are."""
     ours = [places for files in IDX[name].values() for places in files]
     bare = find(root, [Path(place).name for places in ours for place in places])
     if bare is None or any(find(root, places) for places in ours):
         return ""
-    return (
-        f"{bare}: MNIST and Fashion-MNIST have the same file names, so the folder must tell which it is: "
-        f"for {name}, put its four files into {root / FOLDERS[name][0]}."
-    )
+    return f"{bare}: MNIST and Fashion-MNIST have the same file names, so the folder must tell which: for {name}, put its four files into {root / FOLDERS[name][0]}."
 
 
 def read_idx(paths: Sequence[Path], classes: tuple[str, ...]) -> Contents:
@@ -99,25 +99,11 @@ SYNTH = {
 
 def read_mat(paths: Sequence[Path]) -> Contents:
     """Images uint8 [n, 3, 32, 32] of one file: ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0."""
-    from scipy.io import loadmat, whosmat
-
     (path,) = paths
-    try:
-        for _, shape, kind in whosmat(path):
-            check_bytes(path, math.prod(shape) * (1 if kind == "uint8" else 8))
-        content = loadmat(path, variable_names=["X", "y"])
-        images, digits = content["X"], content["y"].reshape(-1)
-    except KeyError as error:
-        raise DataError(f"{path}: expected the variables X and y; {error} is missing. Get it again.") from None
-    except DataError:
-        raise
-    except Exception as error:  # SciPy raises many kinds for a damaged file
-        if is_system_error(error):
-            raise
-        raise DataError(
-            f"{path}: cannot be read_mat as a MATLAB 5 file ({type(error).__name__}: {error}). "
-            "It is damaged or cut short: get it again."
-        ) from None
+    _, content = read_matlab(path, lambda names: ("X", "y"))
+    if missing := sorted({"X", "y"} - content.keys()):
+        raise DataError(f"{path}: expected the variables X and y; {missing[0]!r} is missing. Get it again.")
+    images, digits = content["X"], content["y"].reshape(-1)
     if images.ndim == 3:  # MATLAB drops a last dimension of one
         images = images[..., None]
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3) or images.size == 0:
@@ -155,17 +141,12 @@ def read_usps(paths: Sequence[Path]) -> Contents:
     (path,) = paths
     opened = {".bz2": bz2.open, ".gz": gzip.open}.get(path.suffix, open)
     pixels, digits = bytearray(), []
-    try:
-        with opened(path, "rt", encoding="ascii") as file:
-            for number, line in enumerate(lines(file, path), 1):
-                if words := line.split():
-                    digit, image = _parsed(words, f"{path}, line {number}", path.suffix != ".bz2")
-                    digits.append(digit)
-                    pixels += image.tobytes()
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        if is_system_error(error):
-            raise
-        raise DataError(f"{path}: cannot be unpacked ({error}). It is damaged or cut short: get it again.") from None
+    with _unpacking(path), opened(path, "rt", encoding="ascii") as file:
+        for number, line in enumerate(lines(file, path), 1):
+            if words := line.split():
+                digit, image = _parsed(words, f"{path}, line {number}", path.suffix != ".bz2")
+                digits.append(digit)
+                pixels += image.tobytes()
     if not digits:
         raise DataError(f"{path}: expected a digit on every line; found no line. Get it again.")
     x = torch.frombuffer(pixels, dtype=torch.uint8).view(-1, 1, SIDE, SIDE)
@@ -174,23 +155,18 @@ def read_usps(paths: Sequence[Path]) -> Contents:
 
 def _parsed(words: list[str], where: str, book: bool) -> tuple[int, NDArray[np.uint8]]:
     """The digit, and the pixels uint8 [256], of one line of libsvm's file, or of the book's."""
-    values, first = np.zeros(SIDE * SIDE, np.float32), 0 if book else 1
+    size, first = SIDE * SIDE, 0 if book else 1
     try:
-        label = float(words[0])
-        pairs = (
-            [(f"{k}", ":", v) for k, v in enumerate(words[1:], 1)] if book else [w.partition(":") for w in words[1:]]
-        )
-        places = np.array([int(place) for place, _, _ in pairs], np.int64)
-        numbers = np.array([float(value) for _, _, value in pairs], np.float32)
+        pairs = enumerate(words[1:], 1) if book else (word.split(":") for word in words[1:])
+        label, value_at = float(words[0]), {int(place): float(value) for place, value in pairs}
+        numbers = np.array([*value_at.values()], np.float32)
+        good = label in range(first, first + 10) and value_at.keys() <= {*range(1, size + 1)}
     except ValueError:
-        form = f"a digit and {values.size} numbers" if book else "'label 1:v 2:v ...'"
-        raise DataError(f"{where}: expected {form}, found {' '.join(words)[:40]!r}.") from None
-    if label not in range(first, first + 10):
-        kind = "digit 0..9" if book else "label 1..10, where 1 is the digit 0"
-        raise DataError(f"{where}: expected a {kind}; found {words[0]}.")
-    if book and len(places) != values.size:
-        raise DataError(f"{where}: expected a digit and {values.size} numbers, found {len(places)} numbers.")
-    if len(places) and not (places.min() > 0 and places.max() <= values.size and (abs(numbers) <= 1).all()):
-        raise DataError(f"{where}: expected places 1..{values.size} and values in [-1, 1].")
-    values[places - 1] = numbers
+        good = False
+    if not good or (book and len(numbers) < size) or not (abs(numbers) <= 1).all():
+        form = "'label 1:v 2:v ...' with a label 1..10, where 1 is the digit 0, places 1..256 and values in [-1, 1]"
+        form = f"a digit 0..9 and {size} numbers in [-1, 1]" if book else form
+        raise DataError(f"{where}: expected {form}; found {' '.join(words)[:40]!r}, {len(words) - 1} values.")
+    values = np.zeros(size, np.float32)
+    values[[place - 1 for place in value_at]] = numbers
     return int(label) - first, ((values + 1) / 2 * 255).astype(np.uint8)

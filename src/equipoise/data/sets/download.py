@@ -67,8 +67,7 @@ def fetch(address: Address, root: Path, on_bytes: Callable[[int], object] = int)
         _fetch(address, path, on_bytes)
     elif digest(path, "md5") != address.md5:
         raise FileExistsError(
-            f"{path} is there already, and is not the published file (md5 {digest(path, 'md5')}, expected {address.md5}). "
-            "Move it away"
+            f"{path} is there already, and is not the published file (md5 {digest(path, 'md5')}, expected {address.md5}). Move it away"
         )
     if address.unpack:
         _unpack(path, address.unpack)
@@ -118,14 +117,10 @@ def _fetch(address: Address, path: Path, on_bytes: Callable[[int], object]) -> N
     except requests.HTTPError as error:
         raise OSError(f"{address.url}: the server answered {str(error).partition(' for url')[0]}") from None
     except requests.RequestException as error:
-        raise OSError(
-            f"{address.url}: cannot be fetched, or not to its end ({error}). Nothing of it was kept"
-        ) from None
+        raise OSError(f"{address.url}: cannot be fetched, or not to its end ({error}). Nothing was kept") from None
     except ValueError as error:  # too long, or another checksum
         reason = str(error).split(". ")[0]
-        raise OSError(
-            f"{address.url}: gave another file than the published one ({reason}). Nothing of it was kept"
-        ) from None
+        raise OSError(f"{address.url}: gave another file than the published one ({reason}). Nothing was kept") from None
 
 
 def _unpack(archive: Path, names: tuple[str, ...]) -> None:
@@ -141,8 +136,7 @@ def _unpack(archive: Path, names: tuple[str, ...]) -> None:
         with tarfile.open(archive) as tar:
             for name in names:
                 source = tar.extractfile(name)
-                if source is None:
-                    raise OSError(f"{archive}: {name} is no file in it")
+                assert source is not None  # of an archive with the published checksum
                 with source, (inside / Path(name).name).open("wb") as file:
                     shutil.copyfileobj(source, file)
         inside.replace(folder)

@@ -1,32 +1,29 @@
 """Lists of images as data sets ship them: CSV files, id lists, and draws of a test part where none is shipped."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equipoise.data.contents import DataError, lines
-from equipoise.data.decoding import Fit, Load, decoded, picture
+from equipoise.data.contents import Contents, DataError, explain_damage, lines
+from equipoise.data.decoding import decoded
 from equipoise.data.memory_mapped import Mapped
 from equipoise.system.grouping import grouped
+from equipoise.system.suggestions import some
 
 SHOWN = 3  # names that an error lists
 
 
 def cells(path: Path) -> list[tuple[int, list[str]]]:
     """The lines of a CSV file that are not empty, as line number and cells without spaces around them."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return [
-                (number, [cell.strip() for cell in row])
-                for number, row in enumerate(csv.reader(lines(file, path)), 1)
-                if any(cell.strip() for cell in row)
-            ]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a CSV file of text; {error}. Is it damaged?") from None
+    expected = f"{path}: expected a CSV file of text"
+    with explain_damage(expected, "Is it damaged?"), path.open(encoding="utf-8-sig", newline="") as file:
+        rows = enumerate(csv.reader(lines(file, path)), 1)
+        return [(number, [*map(str.strip, row)]) for number, row in rows if any(map(str.strip, row))]
 
 
 def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -38,9 +35,7 @@ def table(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
         raise DataError(f"{path}: expected a first line with {','.join(columns)}; {missing[0]} is missing in {first}.")
     for number, row in lines[1:]:
         if len(row) != len(header):
-            raise DataError(
-                f"{path}, line {number}: expected {len(header)} cells, found {len(row)}. Is the file complete?"
-            )
+            raise DataError(f"{path}, line {number}: expected {len(header)} cells, found {len(row)}. Is it complete?")
         yield dict(zip(header, row, strict=True))
 
 
@@ -72,35 +67,38 @@ def label(text: str, n_classes: int, where: str) -> int:
 def present(files: Sequence[Path], what: str) -> None:
     """Require files."""
     # One look at a folder, not one at each of its files: there may be hundreds of thousands on a slow disk.
-    names_in = {folder: _names(folder) for folder in {path.parent for path in files}}
-    missing = [path for path in files if path.name not in names_in[path.parent]]
-    if missing:
-        names = ", ".join(path.name for path in missing[:SHOWN]) + ", ..." * (len(missing) > SHOWN)
+    inside = {path for folder in {path.parent for path in files} if folder.is_dir() for path in folder.iterdir()}
+    if missing := [path for path in files if path not in inside]:
+        names = some([path.name for path in missing], SHOWN)
         raise DataError(
-            f"{what}: {len(missing)} of {len(files)} listed images are missing in {missing[0].parent}: {names}. "
-            "Is the data set unpacked completely?"
+            f"{what}: {len(missing)} of {len(files)} listed images are missing in {missing[0].parent}: {names}. Is the data set unpacked completely?"
         )
 
 
-def _names(folder: Path) -> set[str]:
-    try:
-        return {entry.name for entry in folder.iterdir()}
-    except OSError:
-        return set()
+def contents(
+    what: str,
+    files: Sequence[Path],
+    chosen: Mapping[str, int],
+    classes: Sequence[str],
+    side: int,
+    about: Mapping[str, Any],
+    parts: Mapping[str, tuple[int, ...]] | None = None,
+    **how: Any,
+) -> Contents:
+    """The images of files that must all be there, decoded once, with their classes and what a record of a run says about them.
 
-
-def mapped(
-    files: Sequence[Path], classes: Iterable[int], side: int, what: str, load: Load = picture, fit: Fit = "stretch"
-) -> Mapped:
-    """The images of files that must all be there, decoded once, with their labels."""
+    Parameters
+    ----------
+    what, side, how : see :func:`equipoise.data.decoding.decoded`.
+    files, chosen : one file for each of the ids, and the classes by id.
+    classes, parts : see :class:`equipoise.data.contents.Contents`.
+    about : other facts for the record.
+    """
     present(files, what)
-    path = decoded(files, side, what=what, load=load, fit=fit)
-    return Mapped(path, np.arange(len(files)), torch.tensor(list(classes), dtype=torch.int64))
-
-
-def weight(files: Sequence[Path]) -> dict[str, int]:
-    """What a record of a run says about images: how many, and how many bytes."""
-    return {"images": len(files), "bytes": sum(path.stat().st_size for path in files)}
+    y = torch.tensor([*chosen.values()], dtype=torch.int64)
+    data = Mapped(decoded(files, side, what=what, **how), np.arange(len(files)), y)
+    about = {**about, "images": len(files), "bytes": sum(path.stat().st_size for path in files)}
+    return Contents(data, tuple(classes), tuple(chosen), parts or {}, about)
 
 
 def sample(classes: Mapping[str, int], n: int, rng: np.random.Generator) -> dict[str, int]:
@@ -144,19 +142,19 @@ def divided(
     """
     shuffled = _shuffled(classes, rng)
     if group is None:
-        held = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
+        test_names = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
     else:
         members = grouped((group(name), name) for name in sorted(classes))
         keys = sorted(members)
-        held = set()
+        test_names = set()
         for k in rng.permutation(len(keys)):
-            if len(held) >= _ceil(test, len(classes)):
+            if len(test_names) >= _ceil(test, len(classes)):
                 break
-            held |= set(members[keys[k]])
+            test_names |= set(members[keys[k]])
     ordered = {name: k for k, names in shuffled.items() for name in names}
     return {
-        "train": {name: k for name, k in ordered.items() if name not in held},
-        "test": {name: k for name, k in ordered.items() if name in held},
+        "train": {name: k for name, k in ordered.items() if name not in test_names},
+        "test": {name: k for name, k in ordered.items() if name in test_names},
     }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import facts, find, located
-from equipoise.data.sets.image_lists import divided, ids, mapped, table, weight
+from equipoise.data.sets.image_lists import contents, divided, ids, table
 
 NAME = "isic2019"
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
@@ -59,10 +59,9 @@ def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int =
     if not classes:
         raise DataError(f"{truth}: {len(truths)} images are too few for a {split} part.")
     files = [folder / f"{name}.jpg" for name in classes]
-    data = mapped(files, classes.values(), side, f"{NAME} {split}")
     metadata, ham = _find(root, METADATA), _find(root, HAM[0]) or _find(root, HAM[1])
     parts = {} if metadata is None else centres(list(classes), metadata, ham)
-    return Contents(data, CLASSES, tuple(classes), parts, {**about, **weight(files)})
+    return contents(f"{NAME} {split}", files, classes, CLASSES, side, about, parts)
 
 
 def _find(root: Path, name: str) -> Path | None:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.decoding import array, picture
 from equipoise.data.locations import facts, find, located
-from equipoise.data.sets.image_lists import SHOWN, cells, divided, label, mapped, table, weight
+from equipoise.data.sets.image_lists import SHOWN, cells, contents, divided, label, table
+from equipoise.system.suggestions import some
 
 NAME = "retina"
 CLASSES = ("normal", "diseased")
@@ -58,9 +59,8 @@ def read(
     if not chosen:
         raise DataError(f"{grades}: {len(classes)} images are too few for a {split} part.")
     files = [grades.parent / "train" / f"{name}.jpeg" for name in chosen]
-    data = mapped(files, chosen.values(), side, f"{NAME} {split}", fundus)
-    about = {**facts([grades]), "positive_from": positive_from, "test": test, "seed": seed, **weight(files)}
-    return Contents(data, CLASSES, tuple(chosen), about=about)
+    about = {**facts([grades]), "positive_from": positive_from, "test": test, "seed": seed}
+    return contents(f"{NAME} {split}", files, chosen, CLASSES, side, about, load=fundus)
 
 
 def fundus(path: Path) -> NDArray[np.uint8]:
@@ -97,7 +97,7 @@ def read_shipped(
     classes : names of the classes.
     clients : pattern of the clients' lists below the folder; ``split_1/client_1.csv`` makes the part ``split_1/client_1``.
     side : the images become ``side`` by ``side``.
-    how : an image is read, and brought to that shape, see :func:`equipoise.data.sets.image_lists.mapped`.
+    how : an image is read, and brought to that shape, see :func:`equipoise.data.decoding.decoded`.
     """
     labels = folder / "labels.csv"
     classes_of = {}
@@ -116,17 +116,14 @@ def read_shipped(
     if not names:
         raise DataError(f"{shipped}: expected one image a line; the file is empty.")
     if strangers := [image for image in names if image not in classes_of]:
-        some = ", ".join(strangers[:SHOWN]) + ", ..." * (len(strangers) > SHOWN)
         raise DataError(
-            f"{labels}: {len(strangers)} of {len(names)} images of {split} have no label there: {some}. "
-            "Is the file complete?"
+            f"{labels}: {len(strangers)} of {len(names)} images of {split} have no label there: {some(strangers, SHOWN)}. Is the file complete?"
         )
-    files = [folder / split / image for image in names]
-    data = mapped(files, (classes_of[image] for image in names), side, f"{name} {split}", **how)
+    files, chosen = [folder / split / image for image in names], {image: classes_of[image] for image in names}
     rank = {image: k for k, image in enumerate(names)}
     rows = {client: tuple(sorted(rank[image] for image in group)) for client, group in parts.items()}
     about = facts([labels, *(path for path in (shipped,) if path.is_file())])
-    return Contents(data, tuple(classes), tuple(names), rows, {**about, **weight(files)})
+    return contents(f"{name} {split}", files, chosen, classes, side, about, rows, **how)
 
 
 def _listed(path: Path) -> set[str]:

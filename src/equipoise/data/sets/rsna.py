@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.contents import Contents, DataError, check_pixels
+from equipoise.data.contents import Contents, DataError, check_pixels, explain_damage, optional_package
 from equipoise.data.decoding import Load, levels, picture
 from equipoise.data.locations import facts, find, located
-from equipoise.data.pictures import pydicom_package
-from equipoise.data.sets.image_lists import divided, ids, mapped, sample, weight
+from equipoise.data.sets.image_lists import contents, divided, ids, sample
 from equipoise.system.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -81,8 +80,8 @@ def read(
         chosen, about = selected(table, lists, n, seed, group_by)
         files = [table.parent / "stage_2_train" / f"{name}.dcm" for name in chosen[split]]
         load = loader(window)
-    data = mapped(files, chosen[split].values(), side, f"{NAME} {split} {window}", load)
-    return Contents(data, CLASSES, tuple(chosen[split]), about={"window": window, **about, **weight(files)})
+    about = {"window": window, **about}
+    return contents(f"{NAME} {split} {window}", files, chosen[split], CLASSES, side, about, load=load)
 
 
 def folder(window: str) -> str:
@@ -153,26 +152,20 @@ def single(table: Path) -> dict[str, int]:
         if header != "ID,Label":
             raise DataError(f"{table}: expected a first line 'ID,Label', found '{header[:60]}'.")
         for number, line in enumerate(lines, 2):
-            whole, _, label = line.strip().rpartition(",")
+            whole, _, label = (text := line.strip()).rpartition(",")
             name, _, subtype = whole.rpartition("_")
             if subtype not in bit or label not in ("0", "1"):
-                if not line.strip():
+                if not text:
                     continue
-                raise DataError(
-                    f"{table}, line {number}: expected ID_<slice>_<subtype>,<0 or 1>, found '{line.strip()[:60]}'."
-                )
+                raise DataError(f"{table}, line {number}: expected ID_<slice>_<subtype>,<0 or 1>, found '{text[:60]}'.")
             seen[name] = seen.get(name, 0) | bit[subtype] << 6 | bit[subtype] * (label == "1")
     for name, bits in seen.items():
         if bits >> 6 != 63:
             raise DataError(
-                f"{table}: expected {len(SUBTYPES)} lines for a slice, found {(bits >> 6).bit_count()} for {name}. "
-                "Is the file complete?"
+                f"{table}: expected {len(SUBTYPES)} lines for a slice, found {(bits >> 6).bit_count()} for {name}. Is the file complete?"
             )
-    return {
-        name: (bits & 31).bit_length() - 1
-        for name, bits in seen.items()
-        if (bits & 31).bit_count() == 1 and name not in DAMAGED
-    }
+    subtypes = {name: bits & 31 for name, bits in seen.items() if name not in DAMAGED}
+    return {name: bits.bit_length() - 1 for name, bits in subtypes.items() if bits.bit_count() == 1}
 
 
 def brain(path: Path) -> NDArray[np.uint8]:
@@ -213,13 +206,10 @@ def _slice(path: Path) -> Dataset:
 
 def _patient(folder: Path, name: str) -> str:
     path = folder / f"{name}.dcm"
-    try:
+    with explain_damage(f"{path}: its PatientID cannot be read", ""):  # pydicom raises many kinds
         return str(_pydicom().dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"]).PatientID)
-    except DataError:
-        raise
-    except Exception as error:  # pydicom raises many kinds for a damaged file
-        raise DataError(f"{path}: its PatientID cannot be read ({error}).") from error
 
 
 def _pydicom() -> Any:
-    return pydicom_package(f" The PNG files of {NAME}, in ICH_20, do not.")
+    hint = f" The PNG files of {NAME}, in ICH_20, do not."
+    return optional_package("pydicom", "DICOM files", "'equipoise[medical]'", hint)

@@ -173,6 +173,12 @@ class Cells:
         """Which cells are missing [n]."""
         return np.isnan(self.values) if self.values.dtype.kind == "f" else self.values < 0
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each word occurs."""
+        n = np.bincount(self.values[self.values >= 0], minlength=len(self.words)).tolist()
+        return dict(zip(self.words, n, strict=True))
+
 
 @dataclass(frozen=True)
 class RawTable:
@@ -205,25 +211,28 @@ class RawTable:
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
     marks = feature.missing_values
-    if feature.kind == NUMBER and feature.low is None and feature.high is None and not marks and _complete(raw):
-        return Cells(raw), []  # type: ignore[arg-type]
     if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
         raw = Words.of(map(word_of, raw.tolist()) if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
+    problems = list[str]()
     if isinstance(raw, Words) and feature.kind == CATEGORY:
         cells = _codes(raw, (*feature.not_missing, *feature.categories), marks)
-        return cells, _refused(feature, cells.missing, at)
-    numbers, gone = _numbers_and_gaps(feature, raw)
-    if gone.any():
-        numbers = np.where(gone, np.nan, numbers)
-    problems = []
-    if len(wrong := np.flatnonzero(~(np.abs(numbers) <= LARGEST) & ~gone)):
-        problems.append(_not_read(feature, raw, wrong.tolist(), at))
-    for edge, beyond in ((feature.low, np.less), (feature.high, np.greater)):
-        if edge is not None and len(outside := np.flatnonzero(beyond(numbers, edge))):
-            side = "less than low" if beyond is np.less else "more than high"
-            first = ", ".join(f"{numbers[k]:g} in {at(k)}" for k in outside[:3].tolist())
-            problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
-    return Cells(numbers), problems + _refused(feature, gone, at)
+        gone = cells.missing
+    else:
+        numbers, gone = _numbers_and_gaps(feature, raw)
+        cells = Cells(np.where(gone, np.nan, numbers) if gone.any() else numbers)
+        if len(wrong := np.flatnonzero(~(np.abs(cells.values) <= LARGEST) & ~gone)):
+            problems.append(_not_read(feature, raw, wrong.tolist(), at))
+        for side, beyond in (("less than low", np.less), ("more than high", np.greater)):
+            edge = getattr(feature, side.rpartition(" ")[2])
+            if edge is not None and len(outside := np.flatnonzero(beyond(cells.values, edge))):
+                first = ", ".join(f"{cells.values[k]:g} in {at(k)}" for k in outside[:3].tolist())
+                problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
+    if feature.missing == "refuse" and gone.any():
+        first = ", ".join(at(k) for k in np.flatnonzero(gone)[:3].tolist())
+        problems.append(
+            f'column {feature.name}: {int(gone.sum()):,} cells are missing ({first}), and missing = "refuse".'
+        )
+    return cells, problems
 
 
 def _numbers_and_gaps(feature: Feature, raw: Raw) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -234,7 +243,7 @@ def _numbers_and_gaps(feature: Feature, raw: Raw) -> tuple[NDArray[np.float64], 
             numbers = raw.mapped(lambda words: days_of(words, feature.form, feature.latest), raw.days)
         else:
             signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), truth_in(feature, raw)
-            numbers = raw.mapped(lambda words: _numbers(words, signs, truth), raw.numbers)
+            numbers = raw.mapped(lambda words: signs.numbers(words, truth), raw.numbers)
         gone = raw.missing | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
     elif raw.dtype.kind == "M":
         numbers = days_between(raw)
@@ -263,23 +272,10 @@ def _not_read(feature: Feature, raw: Raw, rows: Sequence[int], at: Place) -> str
     return f"column {feature.name}: {faults(words, rows, at, len(raw), kind)}.{advice}"
 
 
-def _complete(raw: Raw) -> bool:
-    """Whether these are numbers, none of which is missing or very large."""
-    return isinstance(raw, np.ndarray) and raw.dtype == np.float64 and bool(raw @ raw <= LARGEST)
-
-
-def _refused(feature: Feature, gone: NDArray[np.bool_], at: Place) -> list[str]:
-    if feature.missing != "refuse" or not gone.any():
-        return []
-    first = ", ".join(at(k) for k in np.flatnonzero(gone)[:3].tolist())
-    return [f'column {feature.name}: {int(gone.sum()):,} cells are missing ({first}), and missing = "refuse".']
-
-
 def _codes(text: Words, names: Sequence[str], marks: Sequence[str]) -> Cells:
     """Codes of the different words in the order of the alphabet; ``names`` are not missing, and ``marks`` are."""
-    name_of = {
-        word: word if word in names else plain(word) for word in text.counts if not missing(word) or word in names
-    }
+    present = [word for word in text.counts if not missing(word) or word in names]
+    name_of = {word: word if word in names else plain(word) for word in present}
     words = tuple(sorted({*name_of.values()} - {*marks}))
     code = {word: k for k, word in enumerate(words)}
     place = np.array([code.get(name_of.get(word.strip(), ""), -1) for word in text.words], np.int64)
@@ -292,14 +288,6 @@ def truth_in(feature: Feature, text: Words) -> Mapping[str, float]:
     if not words and len(words := truth_of(text.texts)) > 2:
         words = ()
     return {word.casefold(): float(k % 2) for k, word in enumerate(words)}
-
-
-def _numbers(words: Sequence[str], signs: Signs, truth: Mapping[str, float]) -> NDArray[np.float64]:
-    """Numbers that are text; NaN of all other words."""
-    numbers = signs.numbers(words)
-    return (
-        np.array([truth.get(word.casefold(), x) for word, x in zip(words, numbers, strict=True)]) if truth else numbers
-    )
 
 
 def days_of(words: Iterable[str], form: str, latest: int | None = None) -> NDArray[np.float64]:
@@ -319,8 +307,4 @@ def days_of(words: Iterable[str], form: str, latest: int | None = None) -> NDArr
 
 def days_between(dates: NDArray[Any]) -> NDArray[np.float64]:
     """Days since 1970-01-01 of dates [n], NaN where there is none."""
-    unit: Any = np.datetime_data(dates.dtype)[0]
-    days = np.where(np.isnat(dates), np.nan, dates.astype(np.int64)) / (
-        np.timedelta64(1, "D") / np.timedelta64(1, unit)
-    )
-    return np.asarray(days, np.float64)
+    return np.asarray((dates - np.datetime64(0, "D")) / np.timedelta64(1, "D"), np.float64)

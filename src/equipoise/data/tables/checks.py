@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.precision import BLOCK, LEAST, counting
-from equipoise.data.tables.cells import RawTable
-from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData, listed, option
-from equipoise.data.tables.schema import CATEGORY, NUMBER
+from equipoise.data.tables.cells import Cells, RawTable
+from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData
+from equipoise.data.tables.options import listed, option
+from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature
 from equipoise.data.tables.words import EXACT
 from equipoise.records.meta import LEAK
 from equipoise.system.grouping import grouped
@@ -41,7 +42,9 @@ LONGEST = 1e20  # from which on they are no codes
 def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     """What to know of the features before they are trained on, in sentences; nothing of images, and of sequences of whole numbers."""
     x = own.inputs.numbers() if isinstance(own.inputs, RawTable) else own.inputs
-    if not isinstance(x, np.ndarray) or not _measured(x, whole="function" not in own.about):
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or len(x) < LEAST or not x.shape[1] or x.dtype == np.uint8:
+        return  # too few rows, or no measurements in columns
+    if "function" in own.about and x.dtype.kind != "f":
         return
     x = x.astype(np.float64) if x.dtype == np.float16 else x  # whose largest number is below the limits here
     names = own.features or tuple(f"x[:, {k}]" for k in range(x.shape[1]))
@@ -101,16 +104,13 @@ def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[t
     low, high = np.sort(np.partition(x, [0, -1], axis=0)[[0, -1]], axis=0) if len(x) > 1 else (x[0], x[0])
     second = np.where(x > low, x, np.inf).min(0), np.where(x < high, x, -np.inf).max(0)
     far = (second[0] - low > high - second[0]) | (high - second[1] > second[1] - low)
-    features = own.inputs.schema.features if isinstance(own.inputs, RawTable) else ()
-    gaps = own.inputs.columns if isinstance(own.inputs, RawTable) else {}
-    incomplete = own.inputs.missing if isinstance(own.inputs, RawTable) else np.zeros((len(names), 1), bool)
+    table = own.inputs if isinstance(own.inputs, RawTable) else None
     for k, name in enumerate(names):
-        form = features[k].form if features else ""
-        if (far[k] or low[k] == 0 or high[k] == 0 or incomplete[k].any()) and not (
-            features and features[k].kind == CATEGORY
-        ):
-            values = gaps[name].values if features else x[:, k].astype(np.float64)
-            yield name, values[np.isfinite(values)], form
+        feature = table.schema.features[k] if table else Feature(name)
+        incomplete = table is not None and table.missing[k].any()
+        if feature.kind != CATEGORY and (far[k] or low[k] == 0 or high[k] == 0 or incomplete):
+            values = table.columns[name].values if table else x[:, k].astype(np.float64)
+            yield name, values[np.isfinite(values)], feature.form
 
 
 def _missing_by_class(own: UserData) -> Iterator[str]:
@@ -147,12 +147,7 @@ def _by_client(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator
     for feature in features:
         if feature.kind == CATEGORY and isinstance(own.inputs, RawTable):
             cells = own.inputs.columns[feature.name]
-            counts = {
-                name: dict(
-                    zip(cells.words, np.bincount(part[part >= 0], minlength=len(cells.words)).tolist(), strict=True)
-                )
-                for name, part in ((name, cells.values[where]) for name, where in rows.items())
-            }
+            counts = {name: Cells(cells.values[where], cells.words).counts for name, where in rows.items()}
             yield from unlike_words(feature.name, counts, "client")
 
 
@@ -249,12 +244,6 @@ def people_in(x: NDArray[Any], names: Sequence[str]) -> list[int]:
         for k in called
         if (x[:, k] == np.rint(x[:, k])).all() and max(DIFFERENT, n / 50) <= len(np.unique(x[:, k])) <= 0.9 * n
     ]
-
-
-def _measured(x: NDArray[Any], *, whole: bool) -> bool:
-    """Whether these may be measurements in columns, with rows enough to doubt them; ``whole`` numbers, too."""
-    columns = x.ndim == 2 and len(x) >= LEAST and x.shape[1] > 0
-    return columns and x.dtype != np.uint8 and (whole or x.dtype.kind == "f")
 
 
 def standing_in(x: NDArray[Any], todo: str = TODO, form: str = "") -> Iterator[str]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Cells, Place, Raw, RawTable, raw_of, read_cells, typed_numbers
-from equipoise.data.tables.columns import listed, option, require_columns, together
+from equipoise.data.tables.columns import require_columns, together
+from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature, Schema, number_of
 from equipoise.data.tables.words import missing, same_numbers
 from equipoise.privacy.suppression import enough, hidden
@@ -66,18 +67,15 @@ class Sums(NamedTuple):
         words = Counter[str]()
         for each in filter(None, (part.words for part in parts)):
             words.update(each)
-        points = np.concatenate([part.points for part in parts]) if parts else np.empty(0)
-        counts: Counts = ()
-        if any(len(part.counts) for part in parts):
-            order = np.argsort(points, kind="stable")
-            points, counts = points[order], np.concatenate([part.weights for part in parts])[order]
-        else:
-            points.sort()
+        points = np.concatenate([part.points for part in parts] or [()])
+        order = np.argsort(points, kind="stable")
+        counted = any(len(part.counts) for part in parts)
+        counts = np.concatenate([part.weights for part in parts])[order] if counted else ()
         present, total = sum(part.present for part in parts), math.fsum(part.total for part in parts)
         mean = total / present if present else 0.0
-        deviation = _pooled([(part.present, part.mean - mean, part.deviation) for part in parts if part.present])
+        deviation = _pooled((part.present, part.mean - mean, part.deviation) for part in parts)
         rows, fractions = sum(part.rows for part in parts), sum(part.fractions for part in parts)
-        return Sums(rows, present, total, deviation, fractions, points, counts, words)
+        return Sums(rows, present, total, deviation, fractions, points[order], counts, words)
 
     @property
     def weights(self) -> NDArray[np.int64]:
@@ -111,10 +109,9 @@ class Sums(NamedTuple):
         """The smallest numbers that at least a share of the cells do not exceed; of sites the mean of its group, whole if all are."""
         if not len(self.points):
             return [0.0 for _ in shares]
-        n = int(sum(self.counts)) or len(self.points)
-        ranks = [max(1, math.ceil(share * n)) for share in shares]
-        places = np.searchsorted(np.cumsum(self.counts), ranks).tolist() if len(self.counts) else [k - 1 for k in ranks]
-        numbers = [float(self.points[k]) for k in places]
+        ends = np.cumsum(self.weights)
+        ranks = [max(1, math.ceil(share * int(ends[-1]))) for share in shares]
+        numbers = [float(self.points[k]) for k in np.searchsorted(ends, ranks).tolist()]
         return numbers if self.fractions else [float(round(number)) for number in numbers]
 
 
@@ -147,68 +144,41 @@ def add_up(feature: Feature, cells: Cells, rows: Rows) -> Sums:
     """The sums of one column over some rows: what a client gives."""
     values = cells.values[np.asarray(rows, np.int64)]
     if feature.kind == CATEGORY:
-        counts = np.bincount(values[values >= 0], minlength=len(cells.words)).tolist()
-        words = {word: n for word, n in zip(cells.words, counts, strict=True) if n}
+        words = {word: n for word, n in Cells(values, cells.words).counts.items() if n}
         return Sums(len(values), int((values >= 0).sum()), words=words)
     return _sums([logarithm(feature, values[~np.isnan(values)])[None]], len(rows))[0]
 
 
 def _sums(parts: Sequence[NDArray[np.float64]], rows: int) -> list[Sums]:
     """The sums of columns of numbers over all clients, [D, n] of each, none of which is missing, of ``rows`` cells."""
-    moments = list[tuple[NDArray[np.float64], NDArray[np.float64]]]()
-    for values in parts:
+    totals, present = [exact_sums(values) for values in parts], sum(values.shape[1] for values in parts)
+    total = exact_sums(np.stack(totals, 1))
+    clients = list[list[tuple[int, float, float]]]()
+    for values, of_client in zip(parts, totals, strict=True):
         n = max(1, values.shape[1])
-        total = exact_sums(values)
-        apart = np.abs(values - total[:, None] / n)
+        apart = np.abs(values - of_client[:, None] / n)
         unit = apart.max(1, initial=0)
         unit[unit == 0] = 1.0  # without it squares would be zero or infinite
-        moments.append((total, unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)))
-    sizes = [values.shape[1] for values in parts]
-    totals = exact_sums(np.stack([total for total, _ in moments], 1))
-    gaps = [
-        (total / max(1, n) - totals / max(1, sum(sizes))).tolist() for n, (total, _) in zip(sizes, moments, strict=True)
-    ]
-    spread = [
-        _pooled([each for each in zip(sizes, *of_clients, strict=True) if each[0]])
-        for of_clients in zip(
-            zip(*gaps, strict=True), zip(*(deviation.tolist() for _, deviation in moments), strict=True), strict=True
-        )
-    ]
+        deviations = unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)
+        gaps = of_client / n - total / max(1, present)
+        clients.append([(values.shape[1], *each) for each in zip(gaps.tolist(), deviations.tolist(), strict=True)])
     points = np.sort(np.concatenate(parts, axis=1), axis=1)
-    fractions = (points % 1 != 0).sum(1).tolist()
-    return [Sums(rows, sum(sizes), *each) for each in zip(totals.tolist(), spread, fractions, points, strict=True)]
+    spread, fractions = map(_pooled, zip(*clients, strict=True)), (points % 1 != 0).sum(1).tolist()
+    columns = zip(total.tolist(), spread, fractions, points, strict=True)
+    return [Sums(rows, present, *column) for column in columns]
 
 
-def _pooled(clients: Sequence[tuple[int, float, float]]) -> float:
+def _pooled(clients: Iterable[tuple[int, float, float]]) -> float:
     """The standard deviation over all clients, of how many numbers each has, how far its mean is from that of all, and its deviation."""
+    clients = [client for client in clients if client[0]]
     unit = max((max(deviation, abs(gap)) for _, gap, deviation in clients), default=0.0) or 1.0
     squares = math.fsum(n * ((deviation / unit) ** 2 + (gap / unit) ** 2) for n, gap, deviation in clients)
     return unit * math.sqrt(squares / max(1, sum(n for n, _, _ in clients)))
 
 
 def exact_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sums of rows [D, n], exact and then rounded, as those of ``math.fsum``: whatever the order of numbers.
-
-    Many short rows are added up together, each sum as two numbers without a rounding error (Knuth 1969), where two are enough.
-    """
-    if len(values) <= values.shape[1]:
-        return np.array([math.fsum(row) for row in values.tolist()])
-    high, low, lost = np.zeros((3, len(values)))
-    for column in values.T:
-        high, error = _exact_sum(high, column)
-        low, error = _exact_sum(low, error)
-        lost += np.abs(error)
-    total: NDArray[np.float64] = high + low
-    for k in np.flatnonzero(lost).tolist():
-        total[k] = math.fsum(values[k].tolist())
-    return total
-
-
-def _exact_sum(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The rounded sum, and its rounding error."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
+    """The sums of rows [D, n], exact and then rounded: whatever the order of numbers."""
+    return np.array([math.fsum(row) for row in values.tolist()])
 
 
 def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -240,18 +210,8 @@ class Fitted:
     joined: bool = False
 
 
-def fit(table: RawTable, clients: Sequence[Rows]) -> dict[str, Fitted]:
-    """What is learnt from the training rows of every client, by column: each client gives sums.
-
-    Raises
-    ------
-    DataError : columns of which every training cell is missing.
-    """
-    return learn(table.schema, add_up_all(table, clients))
-
-
-def add_up_all(table: RawTable, clients: Sequence[Rows]) -> dict[str, Sums]:
-    """The sums of all columns over some rows of all clients."""
+def add_up_all(table: RawTable, clients: Iterable[Rows]) -> dict[str, Sums]:
+    """The sums of all columns over some rows of all clients: each client gives its sums."""
     features, columns, sums = table.schema.features, table.columns, dict[str, Sums]()
     every = [np.asarray(rows, np.int64) for rows in clients]
     n = sum(map(len, every))
@@ -326,7 +286,7 @@ class Coder:
     @staticmethod
     def fitted_to(table: RawTable, clients: Iterable[Rows]) -> Coder:
         """What is learnt from the training rows of every client."""
-        return Coder(table.schema, fit(table, list(clients)))
+        return Coder(table.schema, learn(table.schema, add_up_all(table, clients)))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -335,33 +295,11 @@ class Coder:
 
     def __call__(self, columns: Mapping[str, Cells]) -> NDArray[np.float32]:
         """The inputs [n, D] of rows."""
-        n = len(next(iter(columns.values())).values)
-        made, place, numbers = np.empty((n, len(self.names)), np.float32), 0, dict[int, Feature]()
+        made, place = np.empty((len(next(iter(columns.values())).values), len(self.names)), np.float32), 0
         for feature in self.schema.features:
-            fitted, cells = self.fitted[feature.name], columns[feature.name]
-            if feature.kind == CATEGORY:
-                part = _coded(feature, fitted, cells)
-                made[:, place : place + part.shape[1]] = part
-                place += part.shape[1]
-            else:
-                numbers[place] = feature
-                if fitted.flagged:
-                    made[:, place + 1] = cells.missing
-                place += 1 + fitted.flagged
-        step = max(1, BLOCK // max(1, n))  # at a time, as all in double precision take three times the memory
-        for first in range(0, len(numbers), step):
-            block = dict([*numbers.items()][first : first + step])
-            values = np.stack([columns[f.name].values for f in block.values()])
-            learnt = [self.fitted[f.name] for f in block.values()]
-            fill, centre, scale = (
-                np.array(each)[:, None]
-                for each in zip(*[(float(l.fill), l.centre, l.scale) for l in learnt], strict=True)
-            )
-            values = np.where(np.isnan(values), fill, values)
-            for k, feature in enumerate(block.values()):
-                if feature.scaling == "log":
-                    values[k] = logarithm(feature, values[k])
-            made[:, [*block]] = ((values - centre) / scale).T
+            part = _coded(feature, self.fitted[feature.name], columns[feature.name])
+            made[:, place : place + part.shape[1]] = part
+            place += part.shape[1]
         if not np.isfinite(made).all():
             row, column = np.argwhere(~np.isfinite(made))[0].tolist()
             raise DataError(
@@ -414,10 +352,14 @@ class Coder:
         ------
         DataError : there are ``problems``, or most cells of a column seem to be written otherwise than in training.
         """
-        each = [strangers(f, self.fitted[f.name], columns[f.name]) for f in self.schema.features]
-        if problems := [*problems, *(problem for strange, _ in each for problem in strange)]:
+        sentences = [
+            (f"column {f.name}: {text}", problem)
+            for f in self.schema.features
+            for text, problem in strangers(f, self.fitted[f.name], columns[f.name])
+        ]
+        if problems := [*problems, *(text for text, problem in sentences if problem)]:
             raise DataError(together(source, problems))
-        return [note for _, said in each for note in said]
+        return [text for text, _ in sentences]
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON holds, with the schema's hash."""
@@ -434,66 +376,60 @@ class Coder:
         return Coder(Schema.of(content["columns"], content["left_out"]), typed(dict[str, Fitted], content["fitted"]))
 
 
-def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
-    """Problems and notes on cells of a column that training has not seen: other categories, missing ones, numbers far from all others.
+def strangers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tuple[str, bool]]:
+    """Sentences on cells of a column that training has not seen, each with whether it is a problem: other categories, missing ones, far numbers.
 
     A column of which most cells are unknown categories is a problem, as it is probably written otherwise. Where training joined rare ones,
     their names are not kept, so that it is one only if a cell is a category in other capitals, or without its leading zeros.
     """
-    column, notes = f"column {feature.name}:", list[str]()
     gone, n = int(cells.missing.sum()), len(cells.values)
     if n >= MANY and gone == n:
-        return [], [
-            f"{column} every cell of {n:,} is missing, and counts as {fitted.fill}. Is the column empty at its source?"
-        ]
+        yield f"every cell of {n:,} is missing, and counts as {fitted.fill}. Is the column empty at its source?", False
+        return
     if gone and not fitted.flagged:
         stands = "none of its categories" if feature.kind == CATEGORY and feature.missing == "own" else f"{fitted.fill}"
         lost = f"{gone:,} cells are missing, and count" if gone > 1 else "1 cell is missing, and counts"
-        notes.append(f"{column} {lost} as {stands}; in training none was missing.")
-    if feature.kind != CATEGORY:
-        return [], [*notes, *(f"{column} {note}" for note in _far_numbers(feature, fitted, cells))]
-    strange, more = _strange_words(feature, fitted, cells)
-    return [f"{column} {problem}" for problem in strange], [*notes, *(f"{column} {note}" for note in more)]
+        yield f"{lost} as {stands}; in training none was missing.", False
+    yield from (_strange_words if feature.kind == CATEGORY else _far_numbers)(feature, fitted, cells)
 
 
-def _far_numbers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[str]:
+def _far_numbers(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tuple[str, bool]]:
     """Notes on numbers that are far from those of training."""
     if feature.scaling not in FAR:
         return
     away = np.abs(logarithm(feature, cells.values[~cells.missing]) - fitted.centre) / fitted.scale
     if far := int((away > FAR[feature.scaling]).sum()):
-        yield f"{far:,} {'numbers are' if far > 1 else 'number is'} very far from those of training. Is the unit the same?"
+        many = "numbers are" if far > 1 else "number is"
+        yield f"{far:,} {many} very far from those of training. Is the unit the same?", False
     elif len(away) >= MANY and np.median(away) > UNLIKE:
-        yield f"the median is {np.nanmedian(cells.values):g}, far from the numbers of training. Is its unit the same?"
+        middle = np.nanmedian(cells.values)
+        yield f"the median is {middle:g}, far from the numbers of training. Is its unit the same?", False
 
 
-def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> tuple[list[str], list[str]]:
+def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[tuple[str, bool]]:
     """Problems and notes on words that are no category of training."""
-    counts = np.bincount(cells.values[~cells.missing], minlength=len(cells.words)).tolist()
     place = places_of(fitted, cells.words)
-    new = {word: n for word, n in zip(cells.words, counts, strict=True) if n and word not in place}
-    strange, present = sum(new.values()), sum(counts)
+    new = {word: n for word, n in cells.counts.items() if n and word not in place}
+    strange, present = sum(new.values()), sum(cells.counts.values())
     most = 2 * strange > present > 1
     if not new or (fitted.joined and not most):
-        return [], []
+        return
     spelled = {_spelling(word): word for word in fitted.categories}
     meant = [f"{word!r} for {spelled[_spelling(word)]!r}" for word in new if _spelling(word) in spelled]
     named = some([f"{word!r} in {n:,}" for word, n in new.items()], 5)
+    share = f"{strange:,} of {present:,} cells"
     if most and (meant or not fitted.joined):
         why = "It is written otherwise than in training" if meant else "Is it written as in training"
         how = f": {some(meant, 3)}." if meant else "?"
         if any(word.isdigit() for word in new):
             how += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
-        return [
-            f"{strange:,} of {present:,} cells are no category of training ({named}; in training "
-            f"{some([*map(repr, fitted.categories)], 5)}). {why}{how}"
-        ], []
-    if fitted.joined:
-        return [], [f"{strange:,} of {present:,} cells are rare or unknown categories. Is it written as in training?"]
-    stands = "halfway between its two" if _single(fitted) else "none of its"
-    return [], [
-        f"{strange:,} of {present:,} cells did not occur in training ({named}), and count as {stands} categories."
-    ]
+        words = some([*map(repr, fitted.categories)], 5)
+        yield f"{share} are no category of training ({named}; in training {words}). {why}{how}", True
+    elif fitted.joined:
+        yield f"{share} are rare or unknown categories. Is it written as in training?", False
+    else:
+        stands = "halfway between its two" if _single(fitted) else "none of its"
+        yield f"{share} did not occur in training ({named}), and count as {stands} categories.", False
 
 
 def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
@@ -553,13 +489,15 @@ def _single(fitted: Fitted) -> bool:
 def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64]:
     gone = cells.missing
     flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
+    if feature.kind != CATEGORY:
+        values = logarithm(feature, np.where(gone, float(fitted.fill), cells.values))
+        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
     place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
     lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
     codes = lookup[cells.values]
     if feature.missing != "own":
-        codes = np.where(
-            gone, fitted.categories.index(str(fitted.fill)) if fitted.fill in fitted.categories else -1, codes
-        )
+        places = {word: k for k, word in enumerate(fitted.categories)}
+        codes = np.where(gone, places.get(str(fitted.fill), -1), codes)
     if feature.coding == "ordinal":
         values = np.where((codes < 0) | (codes == len(fitted.categories)), fitted.centre, codes)
         return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)

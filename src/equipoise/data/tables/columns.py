@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import Pictures
 from equipoise.data.tables.cells import RawTable
-from equipoise.data.tables.options import LEAVE_OUT, THOUSANDS, listed as listed, option as option, several as several
+from equipoise.data.tables.options import LEAVE_OUT, THOUSANDS
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import near, some
 

@@ -12,7 +12,7 @@ from datetime import date
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data.precision import LEAST, counting
+from equipoise.data.precision import counting
 from equipoise.data.tables.cells import (
     DIGITS_OF_DAY,
     Cells,
@@ -26,7 +26,8 @@ from equipoise.data.tables.cells import (
     word_of,
 )
 from equipoise.data.tables.checks import odd_zeros
-from equipoise.data.tables.columns import MANY, Columns, listed, option, require_columns
+from equipoise.data.tables.columns import MANY, Columns, require_columns
+from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, kind_of, plain
 from equipoise.data.tables.words import (
     NUMBER as NUMERIC,
@@ -54,12 +55,10 @@ FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
 ZEROS_IN_WORDS = ("none", "nil", "NONE")  # which may mean 0
-DIGITS = re.compile(
-    r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+"
-)  # what seems to be a number
-CODE = re.compile(
-    rf"[+-]?0\d[\d.]*|{EXPONENT}", re.ASCII
-)  # 007 and 01.11, of which a number would lose the zeros, and 1E1
+# what seems to be a number
+DIGITS = re.compile(r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+")
+# 007 and 01.11, of which a number would lose the zeros, and 1E1
+CODE = re.compile(rf"[+-]?0\d[\d.]*|{EXPONENT}", re.ASCII)
 UNLIKE_CODES = re.compile(r"[.,+-]")  # what numbers have
 ZEROS = re.compile(r"[+-]?0\d", re.ASCII)
 DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
@@ -103,9 +102,9 @@ def read_raw(
     problems = [*_idle_keep(raw, options.keep, counts)]
     counts = counts - {*options.keep}
     for name, cells in raw.items():
-        guess = (
-            Guess(reason=INDEX) if name in counts else infer(name, cells, signs.get(name, ()), shown, options.decimal)
-        )
+        guess = Guess(reason=INDEX)
+        if name not in counts:
+            guess = infer(name, cells, signs.get(name, ()), shown, options.decimal)
         if not guess.features:
             left[name] = guess.reason
             continue
@@ -219,22 +218,19 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
     """A cell in quotation marks, and what it is by each reading."""
-
-    def values(words: Sequence[str], feature: Feature) -> list[str]:
-        if feature.kind == CATEGORY:
-            return [word if word in feature.categories or not feature.categories else plain(word) for word in words]
-        if feature.kind == DATE:
-            return [day(days) for days in days_of(words, feature.form, feature.latest)]
-        signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), [*map(str.casefold, feature.truth)]
-        return [
-            str(truth.index(word.casefold()) % 2) if word.casefold() in truth else f"{signs.number(word):.12g}"
-            for word in words
-        ]
-
     words = [word for word in raw.counts if not missing(word)]
-    read = [values(words, feature) for feature in features]
-    k = next((k for k in range(len(words)) if len({each[k] for each in read}) > 1), 0)
-    return [repr(words[k]), *(each[k] for each in read)]
+    columns = [(feature, read_cells(feature, Words.from_text(words), str)[0]) for feature in features]
+    values = [[show_cell(feature, cells, k) for feature, cells in columns] for k in range(len(words))]
+    k = next((k for k, ways in enumerate(values) if len({*ways}) > 1), 0)
+    return [repr(words[k]), *values[k]]
+
+
+def show_cell(feature: Feature, cells: Cells, k: int) -> str:
+    """Show a cell of a column as it is read."""
+    value = cells.values[k]
+    if np.isnan(value) or (cells.words and value < 0):
+        return "missing"
+    return cells.words[value] if cells.words else day(value) if feature.kind == DATE else f"{value:.12g}"
 
 
 def written_as(feature: Feature) -> str:
@@ -249,11 +245,7 @@ def counting_columns(raw: Mapping[str, Raw]) -> set[str]:
     for name, cells in raw.items():
         if isinstance(cells, Words) and len(cells.words) == len(cells) and all(map(COUNT.fullmatch, cells.words)):
             numbers[name] = np.array([*map(float, cells.words)])[cells.codes]
-    return {
-        name
-        for name, x in numbers.items()
-        if len(x) >= LEAST and abs(x[-1] - x[0]) == len(x) - 1 and counting(x[:, None])
-    }
+    return {name for name, x in numbers.items() if counting(x[:, None])}
 
 
 def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -341,9 +333,8 @@ def described(feature: Feature, cells: Cells) -> str:
     """What is in a column, in a line: the range of its numbers, or its most frequent categories; and how many cells are missing."""
     gone, n = int(cells.missing.sum()), len(cells.values)
     if feature.kind == CATEGORY:
-        counts = np.bincount(cells.values[cells.values >= 0], minlength=len(cells.words))
-        order = np.argsort(-counts, kind="stable").tolist()
-        said = f"{len(cells.words)} categories: {listed(f'{cells.words[k]} {counts[k]:,}' for k in order)}"
+        counts = Counter(cells.counts).most_common()
+        said = f"{len(counts)} categories: {listed(f'{word} {n:,}' for word, n in counts)}"
     elif gone < n:
         low, high = np.nanmin(cells.values), np.nanmax(cells.values)
         present = cells.values[~cells.missing]
@@ -373,14 +364,8 @@ def reading_of(feature: Feature, table: RawTable) -> str:
     present = np.flatnonzero(~cells.missing)[:2].tolist()
     examples = table.examples.get(feature.name) or {k: f"{cells.values[k]:.12g}" for k in present}
 
-    def read(k: int) -> str:
-        value = cells.values[k]
-        if cells.missing[k]:
-            return "missing"
-        return cells.words[value] if cells.words else day(value) if feature.kind == DATE else f"{value:.12g}"
-
-    shown = ", ".join(f"{word} -> {read(k)}" for k, word in examples.items())
-    return shown + "".join(f", or {written_as(other)}" for other in table.others.get(feature.name, ()))
+    pairs = ", ".join(f"{word} -> {show_cell(feature, cells, k)}" for k, word in examples.items())
+    return pairs + "".join(f", or {written_as(other)}" for other in table.others.get(feature.name, ()))
 
 
 def day(days: float) -> str:

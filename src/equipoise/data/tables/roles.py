@@ -11,7 +11,8 @@ import numpy as np
 from equipoise.data.contents import DataError
 from equipoise.data.tables.cells import Raw, Words, raw_of, typed_numbers
 from equipoise.data.tables.checks import standing_in
-from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column, option, several
+from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column
+from equipoise.data.tables.options import option, several
 from equipoise.data.tables.reading import agreed_and_dropped, by_other_columns, question
 from equipoise.data.tables.words import (
     COMMAS,
@@ -127,16 +128,14 @@ def label_of(columns: Columns, names: Sequence[str], what: str) -> Group | None:
 
 
 def _group(part: str, names: Sequence[str], what: str, role: str = "group") -> Group:
-    name, colon, text = (part, "", "") if part in names else part.rpartition(":")
-    if not colon:
-        name, text = part, ""
-    edges = [PLAIN.number(word.strip()) for word in text.split(",")] if colon else []
-    finite = [edge for edge in edges if math.isfinite(edge)]
-    if colon and (len(finite) < len(edges) or finite != sorted({*finite})):
+    whole = part in names or ":" not in part
+    name, _, text = (part, "", "") if whole else part.rpartition(":")
+    edges = [] if whole else [PLAIN.number(word.strip()) for word in text.split(",")]
+    if not all(map(math.isfinite, edges)) or edges != sorted({*edges}):
         raise DataError(
             f"{what}: the edges of the bands in {role}={part} must be increasing numbers, such as {name}:40,60."
         )
-    return Group(name, str(column(names, name, role, what)), tuple(finite), role)
+    return Group(name, str(column(names, name, role, what)), tuple(edges), role)
 
 
 def named_columns(
@@ -257,19 +256,16 @@ def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Colum
         return Names((), problems)
     label = tuple(map(repr, numbers))
     if len(set(label)) == 1:
-        every = f"in all {len(label):,} samples ({origin.places(range(len(label)))})"
-        return Names(
-            label, (f"{origin.what}: the number to predict is {label[0]} {every}, so there is nothing to learn.",)
-        )
+        every = f"{label[0]} in all {len(label):,} samples ({origin.places(range(len(label)))})"
+        return Names(label, (f"{origin.what}: the number to predict is {every}, so there is nothing to learn.",))
     return Names(label, notes=tuple(notes))
 
 
 def _with_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
     """The groups in a column, of which missing cells are the group ``unknown``."""
     lost = [missing(word := _cell(cell)) and word not in not_missing for cell in values]
-    names = read_role(
-        [unknown if gone else cell for cell, gone in zip(values, lost, strict=True)], "group", origin, not_missing
-    )
+    filled = [unknown if gone else cell for cell, gone in zip(values, lost, strict=True)]
+    names = read_role(filled, "group", origin, not_missing)
     said = f"{origin.what}: {sum(lost):,} of {len(lost):,} samples have no group, and are the group {unknown!r}."
     if unknown in {word for word, gone in zip(names.words, lost, strict=True) if not gone}:
         why = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
@@ -310,9 +306,7 @@ def read_numbers(
 def _cells(values: Iterable[Any]) -> list[str]:
     """Cells as text without blanks around it; of floating-point numbers all digits."""
     if isinstance(values, np.ndarray):
-        if values.dtype.kind in "biuf":
-            return [*map(repr, values.astype(np.float64).tolist())]
-        values = np.datetime_as_string(values).tolist() if values.dtype.kind == "M" else values.tolist()
+        values = (np.datetime_as_string(values) if values.dtype.kind == "M" else values).tolist()
     return [_cell(cell) for cell in values]
 
 

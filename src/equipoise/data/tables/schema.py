@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -98,41 +99,25 @@ class Feature:
         if tuple(vars(self).values())[1:] == PLAIN:
             object.__setattr__(self, "missing", FILLS[NUMBER][0])
             return
-        for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
-            if getattr(self, option) not in options:
-                options = (*options, LEFT_OUT) if option == "kind" else options
-                raise DataError(
-                    f"column {self.name}: {unknown(option, getattr(self, option), options)}"
-                    + ' Of many categories: one-hot with a higher "least", so that rare ones share an input.'
-                    * (option == "coding")
-                )
-        if self.missing is None:
-            object.__setattr__(self, "missing", FILLS[self.kind][0])
-        if self.missing not in FILLS[self.kind]:
-            raise DataError(
-                f"column {self.name}: missing must be {some(FILLS[self.kind])} of a {self.kind}; found {self.missing!r}."
-            )
         for fault in self._faults():
             raise DataError(f"column {self.name}: {fault}")
+        object.__setattr__(self, "missing", self.missing or FILLS[self.kind][0])
         object.__setattr__(self, "missing_values", tuple(plain(str(word).strip()) for word in self.missing_values))
         for option in ("categories", "truth"):
             object.__setattr__(self, option, tuple(str(word).strip() for word in getattr(self, option)))
-        if doubled := sorted({word for word in self.categories if self.categories.count(word) > 1}):
-            raise DataError(
-                f"column {self.name}: categories has {some(list(map(repr, doubled)))} twice. Leave one out."
-            )
         object.__setattr__(self, "not_missing", tuple(map(str, self.not_missing)))
-        for f in fields(self):
-            if (
-                f.name not in ("name", "kind", "missing", "missing_values", *OPTIONS[self.kind])
-                and getattr(self, f.name) != f.default
-            ):
-                raise DataError(
-                    f"column {self.name}: {f.name} is no option of a {self.kind}, whose options are missing, missing_values, {some(sorted(OPTIONS[self.kind]))}."
-                )
 
     def _faults(self) -> Iterator[str]:
-        """What is wrong with the values of options, each of which exists."""
+        """What is wrong with the options."""
+        for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
+            if getattr(self, option) not in options:
+                yield (
+                    unknown(option, getattr(self, option), (*options, *[LEFT_OUT] * (option == "kind")))
+                    + ' Of many categories: one-hot with a higher "least", so that rare ones share an input.'
+                    * (option == "coding")
+                )
+        if self.missing not in (None, *FILLS[self.kind]):
+            yield f"missing must be {some(FILLS[self.kind])} of a {self.kind}; found {self.missing!r}."
         if self.thousands == self.decimal:
             yield f"thousands and decimal are both {self.decimal!r}. Write decimal, too."
         if (self.scaling, self.missing) == ("log", "mean"):
@@ -145,6 +130,13 @@ class Feature:
             yield f"latest must be a year, such as 2026, of a form with %y; found {self.latest!r}."
         if self.truth and (len(self.truth) % 2 or len({*map(str.casefold, map(str, self.truth))}) < len(self.truth)):
             yield f'truth must be the words for 0 and 1, such as ["no", "yes"]; found {list(self.truth)!r}.'
+        counts = Counter(str(word).strip() for word in self.categories)
+        if doubled := sorted(word for word, n in counts.items() if n > 1):
+            yield f"categories has {some(list(map(repr, doubled)))} twice. Leave one out."
+        own = OPTIONS[self.kind]
+        for name, usual in USUAL.items():
+            if name not in ("missing", "missing_values", *own) and getattr(self, name) != usual:
+                yield f"{name} is no option of a {self.kind}, whose options are missing, missing_values, {some(sorted(own))}."
 
     def written(self) -> dict[str, Any]:
         """What differs from the defaults, and the kind: as TOML has it."""
@@ -217,26 +209,20 @@ class Schema:
                 raise DataError(
                     f"columns: Unknown column {name!r}.{near(name, sorted(every))} All: {some(sorted(every), SHOWN)}."
                 )
-        features, left = [], {}
         if not columns:
             return self
-        for feature in self.features:
-            written = _options(feature.name, columns.get(feature.name, {})) if feature.name in columns else {}
-            kind = written.get("kind", feature.kind)
-            if kind == LEFT_OUT:
-                left[feature.name] = CHOSEN
-            elif written:
-                features.append(
-                    Feature(feature.name, **(feature.written() | written if kind == feature.kind else written))
-                )
-            else:
+        features, left = [], {}
+        for name, before in ({f.name: f for f in self.features} | dict(self.left_out)).items():
+            written = _options(name, columns[name]) if name in columns else {}
+            feature = before if isinstance(before, Feature) else None
+            kind = written.get("kind", feature.kind if feature else kind_of(written))
+            if kind == LEFT_OUT or not (feature or written):
+                left[name] = CHOSEN if isinstance(before, Feature) else before
+            elif feature and not written:
                 features.append(feature)
-        for name, why in self.left_out.items():
-            written = _options(name, columns.get(name, {}))
-            if written and written.get("kind") != LEFT_OUT:
-                features.append(Feature(name, **{"kind": kind_of(written)} | written))
             else:
-                left[name] = why
+                same = feature.written() if feature and kind == feature.kind else {}
+                features.append(Feature(name, **same | {"kind": kind} | written))
         return Schema(tuple(features), left)
 
 

@@ -7,9 +7,10 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,8 @@ MISSING = {
     *("1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind", "#value!", "#ref!", "#div/0!", "#name?", "#num!"),
 }  # fmt: skip
 FIRST = 3  # places in a sentence
-WHOLE = re.compile(
-    r"[+-]?\d{1,300}\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII
-)  # a number as programs write floating-point ones
+# a number as programs write floating-point ones
+WHOLE = re.compile(r"[+-]?\d{1,300}\.\d*(?:[eE][+-]?\d{1,3})?", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d++\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 EXACT = 2.0**53  # from which on neighbouring whole numbers are one floating-point number
 EXPONENT = re.compile(r"[+-]?\d+\.\d*[eE][+-]?\d{1,4}", re.ASCII)  # as programs write large floating-point numbers
@@ -252,14 +252,13 @@ class Signs:
             return math.nan
         return float(word.replace(self.thousands, "").replace(self.decimal, "."))
 
-    def numbers(self, words: Iterable[str]) -> NDArray[np.float64]:
-        """The numbers that words are [n]; NaN of the others."""
-        return np.array([self.number(word) for word in words], np.float64)
+    def numbers(self, words: Iterable[str], truth: Mapping[str, float] = MappingProxyType({})) -> NDArray[np.float64]:
+        """The numbers that words are [n], of words for 0 and 1 as ``truth`` has them; NaN of the others."""
+        return np.array([truth.get(word.casefold(), self.number(word)) for word in words], np.float64)
 
     def changed(self) -> dict[str, Any]:
         """The signs that are not the usual ones, by name."""
-        usual = {"thousands": "", "decimal": ".", "unit": ""}
-        return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        return {f.name: sign for f in fields(self) if (sign := getattr(self, f.name)) != f.default}
 
 
 PLAIN = Signs()
@@ -343,11 +342,9 @@ def truth_of(words: Iterable[str]) -> tuple[str, ...]:
     """The words for 0 and 1, in turn, of which a column consists: one pair, or several of which both words occur; else nothing."""
     present = {word.casefold() for word in words}
     pairs = [pair for pair in PAIRS if present & {*pair}]
-    if not present <= {word for pair in pairs for word in pair}:
-        return ()
-    return (
-        tuple(word for pair in pairs for word in pair) if len(pairs) == 1 or all({*p} <= present for p in pairs) else ()
-    )
+    words = tuple(word for pair in pairs for word in pair)
+    whole = len(pairs) == 1 or present >= {*words}
+    return words if whole and present <= {*words} else ()
 
 
 def same_numbers(words: Iterable[str], *, names: bool = False) -> list[list[str]]:
@@ -355,10 +352,8 @@ def same_numbers(words: Iterable[str], *, names: bool = False) -> list[list[str]
     same: dict[object, dict[str, None]] = {}
     for word in words:
         plain = unicodedata.normalize("NFKC", word) if names and len(word) <= LONGEST else word
-        key: object = (
-            Decimal(plain) if NUMBER.fullmatch(plain) and (names or not plain.isalnum() or plain.isdigit()) else plain
-        )
-        same.setdefault(key, {})[word] = None
+        number = NUMBER.fullmatch(plain) and (names or not plain.isalnum() or plain.isdigit())
+        same.setdefault(Decimal(plain) if number else plain, {})[word] = None
     return [[*group] for group in same.values() if len(group) > 1]
 
 
@@ -383,9 +378,8 @@ def faults(
             f"{cells[k].strip()[:40]!r} in {at(rows[k])}" if cells[k].strip() else f"empty in {at(rows[k])}"
             for k in [*first.values()][:FIRST]
         ]
-        share = (
-            f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {'are' if len(which) > 1 else 'is'}"
-        )
+        are = "are" if len(which) > 1 else "is"
+        share = f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {are}"
         said.append(f"{share} {name} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
     return " and ".join(said)
 

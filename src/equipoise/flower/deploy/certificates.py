@@ -8,9 +8,10 @@ the server registers).
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from equipoise.system.errors import InputError
 from equipoise.system.files import PRIVATE, make_private, open_new, open_to_others
@@ -29,29 +30,11 @@ except ModuleNotFoundError:
     ) from None
 
 
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
 CA_DAYS = 3650  # an authority outlives the server certificates it signs
 HOSTS = ("localhost", "127.0.0.1")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TAKEN = ("superlink", "server", "run", "ca")  # names of files and services beside those of sites
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What a reader wants to know of a certificate.
-
-    ``hosts`` are the names and addresses it stands for; ``begins`` and ``ends`` bound its life; ``authority`` says
-    whether it may sign others.
-    """
-
-    subject: str
-    hosts: tuple[str, ...]
-    begins: datetime
-    ends: datetime
-    authority: bool
-
-    def days_left(self, now: datetime | None = None) -> int:
-        """Whole days until it ends, negative once it has ended."""
-        return (self.ends - (now or datetime.now(UTC))).days
 
 
 def site_names(sites: int | Sequence[str]) -> tuple[str, ...]:
@@ -95,15 +78,16 @@ def make_certificates(
     ------
     InputError : a file is there already (nothing is ever overwritten), or a name, host or number is out of range.
     """
-    base, kept = Path(directory), dict[Path, Path]()
+    base, renamed = Path(directory), dict[Path, Path]()
     if renew:
         if missing := [name for name in ("server.pem", "server.key", "ca.crt", "ca.key") if not (base / name).exists()]:
             raise InputError(
                 f"{base} holds no {', no '.join(missing)}, and renewing needs it. Bring ca.key from where it is kept offline, and take it away afterwards."
             )
-        old = inspect(base / "server.pem")
-        hosts = hosts or old.hosts
-        kept = {base / f"server{end}": base / f"server-{old.begins:%Y%m%d-%H%M%S}{end}" for end in (".pem", ".key")}
+        old = read(base / "server.pem")
+        hosts = hosts or hosts_of(old)
+        begin = f"{old.not_valid_before_utc:%Y%m%d-%H%M%S}"
+        renamed = {base / f"server{end}": base / f"server-{begin}{end}" for end in (".pem", ".key")}
     if not 1 <= days <= CA_DAYS:
         raise InputError(f"days must be in 1..{CA_DAYS}; found {days}.")
     if not hosts and not sites:
@@ -113,42 +97,49 @@ def make_certificates(
     for host in hosts:
         _general_name(host)
     wanted = [base / name for site in sites for name in (site, f"{site}.pub")]
-    wanted += [*kept.values()] or [base / "server.pem", base / "server.key"] * bool(hosts)
+    wanted += [*renamed.values()] or [base / "server.pem", base / "server.key"] * bool(hosts)
     if existing := [str(path) for path in wanted if path.exists()]:
         raise InputError(
             f"{', '.join(existing)} exists already and is not overwritten. A server certificate is renewed with --renew; a new key of a site needs another directory."
         )
     make_private(base, 0o755)
-    made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days, kept) if hosts else []
+    made = _server(base, list(dict.fromkeys([*hosts, *HOSTS])), days, renamed) if hosts else []
     for site in sites:
         made += _site(base, site)
     return made
 
 
-def inspect(path: str | Path) -> Certificate:
-    """Read the first certificate of a PEM file.
+def read(path: str | Path) -> x509.Certificate:
+    """The first certificate of a PEM file.
 
     Raises
     ------
     InputError : no file, or no certificate in it.
     """
-    certificate = _load(Path(path))
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
-    except x509.ExtensionNotFound:
-        hosts = []
-    try:
-        authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        authority = False
-    return Certificate(
-        certificate.subject.rfc4514_string(),
-        tuple(hosts),
-        certificate.not_valid_before_utc,
-        certificate.not_valid_after_utc,
-        authority,
-    )
+        return x509.load_pem_x509_certificate(Path(path).read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}. Make certificates: equipoise flower certs.") from None
+    except ValueError:
+        raise InputError(f"{path} holds no certificate in PEM form. Make one: equipoise flower certs.") from None
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """The names and addresses that a certificate is for."""
+    if (names := _extension(certificate, x509.SubjectAlternativeName)) is None:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def days_left(certificate: x509.Certificate) -> int:
+    """Whole days until a certificate ends, negative once it has ended."""
+    return (certificate.not_valid_after_utc - datetime.now(UTC)).days
+
+
+def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
+    with suppress(x509.ExtensionNotFound):
+        return certificate.extensions.get_extension_for_class(kind).value
+    return None
 
 
 def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None = None) -> list[str]:
@@ -161,22 +152,24 @@ def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None
     InputError : a file that cannot be read.
     """
     moment = now or datetime.now(UTC)
-    certificate, authority = inspect(server), inspect(ca)
+    certificate, authority = read(server), read(ca)
     faults = []
-    for path, each in ((server, certificate), (ca, authority)):
-        if moment >= each.ends:
-            faults.append(f"{path} ended on {each.ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
-        if moment < each.begins:
-            faults.append(f"{path} begins on {each.begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
-    if not authority.authority:
+    for path, part in ((server, certificate), (ca, authority)):
+        begins, ends = part.not_valid_before_utc, part.not_valid_after_utc
+        if moment >= ends:
+            faults.append(f"{path} ended on {ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
+        if moment < begins:
+            faults.append(f"{path} begins on {begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
+    constraints = _extension(authority, x509.BasicConstraints)
+    if constraints is None or not constraints.ca:
         faults.append(f"{ca} is not the certificate of an authority. Give the ca.crt that signed {server}.")
     try:
-        _load(Path(server)).verify_directly_issued_by(_load(Path(ca)))
+        certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
         faults.append(f"{server} was not signed by {ca}. Use the two files of one directory.")
-    if host not in certificate.hosts:
+    if host not in (hosts := hosts_of(certificate)):
         faults.append(
-            f"{server} does not stand for {host}, only for {', '.join(certificate.hosts) or 'no host'}. "
+            f"{server} does not stand for {host}, only for {', '.join(hosts) or 'no host'}. "
             f"Make one that does: equipoise flower certs DIR --host {host}."
         )
     return faults
@@ -209,7 +202,7 @@ def key_problems(private: str | Path) -> list[str]:
     return faults
 
 
-def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Path]) -> list[Path]:
+def _server(base: Path, hosts: Sequence[str], days: int, renamed: Mapping[Path, Path]) -> list[Path]:
     """Sign a certificate for ``hosts``, with an authority that is made if there is none; ``kept`` files get other names."""
     made = list[Path]()
     if (base / "ca.crt").exists() != (base / "ca.key").exists():
@@ -217,7 +210,7 @@ def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Pat
             f"{base} holds one of ca.crt and ca.key, and signing needs both. Put the other one there, or choose an empty directory."
         )
     if (base / "ca.crt").exists():
-        authority = _load(base / "ca.crt")
+        authority = read(base / "ca.crt")
         loaded = serialization.load_pem_private_key((base / "ca.key").read_bytes(), password=None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise InputError(f"{base / 'ca.key'} was not made by equipoise flower certs, which signs with ECDSA.")
@@ -252,7 +245,7 @@ def _server(base: Path, hosts: Sequence[str], days: int, kept: Mapping[Path, Pat
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca, hashes.SHA384())
     )
-    for old, new in kept.items():
+    for old, new in renamed.items():
         old.rename(new)
     return made + _pair(base / "server.pem", server, key)
 
@@ -287,10 +280,8 @@ def _usage(**allowed: bool) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     if not re.fullmatch(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,250}[A-Za-z0-9])?", host):
         raise InputError(
             f"{host!r} is neither a host name nor an IP address. Give what sites connect to, without scheme and port, for example fl.example.org."
@@ -303,15 +294,6 @@ def _pair(path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivat
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return [_write(path, certificate.public_bytes(pem)), _write(path.with_suffix(".key"), private, private=True)]
-
-
-def _load(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}. Make certificates: equipoise flower certs.") from None
-    except ValueError:
-        raise InputError(f"{path} holds no certificate in PEM form. Make one: equipoise flower certs.") from None
 
 
 def _write(path: Path, content: bytes, private: bool = False) -> Path:

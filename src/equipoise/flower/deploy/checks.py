@@ -7,13 +7,14 @@ import socket
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from equipoise.flower.deploy.certificates import inspect, key_problems, problems
+from equipoise.flower.deploy.certificates import days_left, hosts_of, key_problems, problems, read
 from equipoise.flower.deploy.local import healthy
 from equipoise.flower.deploy.project import problems as misfits, settings
 from equipoise.flower.deploy.superlink import FLWR, environment, last_lines
@@ -90,10 +91,8 @@ def check(
     if certificates is not None:
         results += _certificates(Path(certificates), hosts)
     results += [_joined(f"key {key}", key_problems(key), "ECDSA, readable by its owner only") for key in keys]
-    results += [_port(port) for port in ports]
-    if connection is not None:
-        results += reach(connection)
-    return results
+    results += [_tried(f"port {port}", partial(_port, port)) for port in ports]
+    return results if connection is None else [*results, reach(connection)]
 
 
 def _versions() -> Iterator[CheckResult]:
@@ -106,9 +105,7 @@ def _versions() -> Iterator[CheckResult]:
             continue
         numbers = tuple(map(int, re.findall(r"\d+", installed)[:2]))
         if name == "flwr" and numbers < lowest:
-            installed = (
-                f"{installed} is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
-            )
+            installed += f" is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
         elif name == "flwr" and numbers > tested:
             installed += f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
         yield CheckResult(name, name != "flwr" or numbers >= lowest, installed)
@@ -132,9 +129,8 @@ def _project(
             return
         yield CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
         for result in _apps(bundle, names, *(({}, {}) if wrong else (sites, run_config))):
-            yield (
-                result if result.ok else replace(result, text=result.text + _left_out(app, bundle, files, result.text))
-            )
+            lost = "" if result.ok else _left_out(app, bundle, files, result.text)
+            yield replace(result, text=result.text + lost)
 
 
 def _apps(
@@ -148,7 +144,7 @@ def _apps(
     results, positive = json.loads(done.stdout.splitlines()[-1]) if ok else ({}, "")
     if positive:
         yield CheckResult("positive", False, positive)
-    yield from (CheckResult(f"{name}: {what}", *each) for name in results for what, each in results[name].items())
+    yield from (CheckResult(f"{name}: {what}", *result) for name in results for what, result in results[name].items())
 
 
 def _left_out(app: Path, bundle: str, files: Iterable[str], error: str) -> str:
@@ -170,38 +166,37 @@ def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
         if key in wrong:
             yield CheckResult(what, False, wrong[key])
         elif key == "state-dir":
-            yield _writable(what, path)
+            yield _tried(what, partial(_writable, path))
         elif isinstance(value, str) and (path.is_absolute() or key.endswith(("-path", "-dir", "_path", "_dir"))):
             ok = path.exists() and os.access(path, os.R_OK)
-            why = "does not exist" if not path.exists() else "cannot be read by this user"
-            yield CheckResult(what, ok, str(path) if ok else f"{path} {why}. Correct the path in its node config.")
+            fault = "does not exist" if not path.exists() else "cannot be read by this user"
+            yield CheckResult(what, ok, str(path) if ok else f"{path} {fault}. Correct the path in its node config.")
 
 
-def _writable(what: str, path: Path) -> CheckResult:
+def _writable(path: Path) -> str:
     if not path.is_absolute():
-        why = f"{path} must be a whole path, from / on: Flower starts apps in other directories."
-        return CheckResult(what, False, why)
+        raise InputError(f"{path} must be a whole path, from / on: Flower starts apps in other directories.")
     nearest = next(parent for parent in (path, *path.parents) if parent.exists())
-    ok, why = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK), "cannot be written by this user"
-    return CheckResult(what, ok, str(path) if ok else f"{nearest} {why}. Choose another, or chown it.")
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{nearest} cannot be written by this user. Choose another, or chown it.")
+    return str(path)
 
 
 def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     server, ca = base / "server.pem", base / "ca.crt"
-    if not ca.exists():
-        why = f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}."
-        yield CheckResult("certificates", False, why)
-        return
-    shown = server if server.exists() else ca
+    certificate = server if server.exists() else ca
     try:
-        seen = inspect(shown)
-        wrong = [text for host in hosts for text in problems(server, ca, host)] if shown == server else []
-        left = min(inspect(path).days_left() for path in {shown, ca})
+        if not ca.exists():
+            raise InputError(f"{base} holds no ca.crt. Make certificates: equipoise flower certs {base}.")
+        seen = read(certificate)
+        wrong = [text for host in hosts for text in problems(server, ca, host)] if certificate == server else []
+        left = min(days_left(read(path)) for path in {certificate, ca})
     except InputError as error:
         yield CheckResult("certificates", False, str(error))
         return
     soon = f" It ends in {left} days: make a new one soon." if left < SOON else ""
-    until = f"{shown.name} until {seen.ends:%Y-%m-%d}, for {', '.join(seen.hosts) or 'no host'}.{soon}"
+    names = ", ".join(hosts_of(seen)) or "no host"
+    until = f"{certificate.name} until {seen.not_valid_after_utc:%Y-%m-%d}, for {names}.{soon}"
     yield _joined("certificates", dict.fromkeys(wrong), until)
     if (base / "server.key").exists() and open_to_others(base / "server.key"):
         yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
@@ -211,61 +206,67 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
             yield _joined(f"key {private.name}", key_problems(private), "ECDSA, readable by its owner only")
 
 
-def _port(port: int) -> CheckResult:
+def _port(port: int) -> str:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("", port))
         except OSError as error:
-            why = f"{error.strerror}. Stop what listens there, or choose another port."
-            return CheckResult(f"port {port}", False, why)
-    return CheckResult(f"port {port}", True, "free")
+            raise InputError(f"{error.strerror}. Stop what listens there, or choose another port.") from None
+    return "free"
 
 
-def reach(name: str) -> Iterator[CheckResult]:
+def reach(name: str) -> CheckResult:
     """Whether the SuperLink of a connection of Flower's ``config.toml`` answers with a valid certificate."""
-    folder = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-    path, what = folder / "config.toml", f"connection {name}"
+    return _tried(f"connection {name}", partial(_reached, name))
+
+
+def _reached(name: str) -> str:
+    path = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     try:
         connections = open_toml(path.read_text(encoding="utf-8")).get("superlink", {})
     except (OSError, ValueError) as error:
-        yield CheckResult(what, False, f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.")
-        return
+        raise InputError(f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.") from None
     entry = connections.get(name)
     address = entry.get("address") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(address, str):
         names = ", ".join(key for key, value in connections.items() if isinstance(value, dict)) or "none"
-        yield CheckResult(what, False, f"{path} has no [superlink.{name}] with an address. Known: {names}.")
-        return
+        raise InputError(f"{path} has no [superlink.{name}] with an address. Known: {names}.")
     insecure, ca = bool(entry.get("insecure")), entry.get("root-certificates")
     ca = path.parent / Path(ca).expanduser() if ca else None
     if ca is not None and not ca.is_file():
-        why = f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt."
-        yield CheckResult(what, False, why)
-        return
-    if not insecure and (why := _handshake(address, ca)):
-        yield CheckResult(what, False, why)
-        return
-    ok = healthy(address, ca, secure=not insecure)
-    how = "without encryption" if insecure else "over TLS"
-    lost = f"No SuperLink answers at {address} {how}. Is it running, and is the port open from here?"
-    yield CheckResult(what, ok, f"a SuperLink answers at {address}, {how}" if ok else lost)
+        raise InputError(f"root-certificates {ca} does not exist. Ask the server's people for their ca.crt.")
+    if not insecure:
+        _shake_hands(address, ca)
+    way = "without encryption" if insecure else "over TLS"
+    if not healthy(address, ca, not insecure):
+        raise InputError(f"No SuperLink answers at {address} {way}. Is it running, and is the port open from here?")
+    return f"a SuperLink answers at {address}, {way}"
 
 
-def _handshake(address: str, ca: Path | None) -> str:
-    """Why no encrypted connection can be made; empty if one can."""
+def _shake_hands(address: str, ca: Path | None) -> None:
+    """Require that an encrypted connection can be made."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
         with socket.create_connection((host, int(port)), 5) as plain, context.wrap_socket(plain, server_hostname=host):
-            return ""
+            return
     except ssl.SSLCertVerificationError as error:
-        return f"The server at {address} does not prove who it is: {error.verify_message}. Is root-certificates its ca.crt, and {host} in its certificate?"
+        fault = f"The server at {address} does not prove who it is: {error.verify_message}. Is root-certificates its ca.crt, and {host} in its certificate?"
     except ssl.SSLError as error:
-        return f"The server at {address} does not speak TLS ({error.reason}). Is it one started with --insecure?"
+        fault = f"The server at {address} does not speak TLS ({error.reason}). Is it one started with --insecure?"
     except (OSError, ValueError) as error:
-        return f"Nothing answers at {address}: {error}. Is the SuperLink running, and is the port open from here?"
+        fault = f"Nothing answers at {address}: {error}. Is the SuperLink running, and is the port open from here?"
+    raise InputError(fault)
+
+
+def _tried(what: str, look: Callable[[], str]) -> CheckResult:
+    """The result of a check that gives words, or raises an InputError with what to do."""
+    try:
+        return CheckResult(what, True, look())
+    except InputError as error:
+        return CheckResult(what, False, str(error))
 
 
 def _joined(what: str, wrong: Iterable[str], right: str) -> CheckResult:

@@ -27,13 +27,95 @@ from equipoise.system.files import locked, make_private, open_private, write_ato
 
 HOST = "127.0.0.1"
 CONNECTION = "local"
+LINK = "superlink"
 ONLINE = "SuperNode ID"  # what a SuperNode prints once the SuperLink knows it
 
 
-class LocalFederation:
-    """A SuperLink and SuperNodes as processes of this machine, as long as a ``with`` block lasts.
+# programs in the background, each with its own log
+class Processes:
+    """The running programs of one directory, by names that a user knows.
 
-    One class of more than 150 lines, as all of it needs the ports, keys and connection that ``start`` makes.
+    Parameters
+    ----------
+    directory : where they run, and where ``NAME.log`` has what each prints.
+    variables : the environment of all.
+    patience : seconds for one to be ready.
+    """
+
+    def __init__(self, directory: Path, variables: Mapping[str, str], patience: float) -> None:
+        self.directory, self.variables, self.patience = directory, variables, patience
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def launch(self, name: str, program_name: str, arguments: Iterable[str]) -> None:
+        """Start Flower's program ``what`` under a name."""
+        with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
+            self._running[name] = subprocess.Popen(
+                [program(program_name), *arguments],
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C is for this program, which then stops them in order
+            )
+
+    def wait(self, name: str, ready: Callable[[], bool]) -> None:
+        """Wait until a process is ready.
+
+        Raises
+        ------
+        RunError : it has ended, or takes too long; with the last lines of its log.
+        """
+        limit = time.monotonic() + self.patience
+        while not ready():
+            self.check(name)
+            if time.monotonic() > limit:
+                raise RunError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
+            time.sleep(0.1)
+
+    def check(self, name: str) -> None:
+        """Raise RunError, with the last lines of its log, if a process has ended."""
+        if name in self._running and self._running[name].poll() is not None:
+            raise RunError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
+
+    def log(self, name: str) -> str:
+        """What a process (``"superlink"``, a site, or ``"run"``: the app on the server) has printed so far."""
+        path = self.directory / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _end_of(self, name: str) -> str:
+        return f"The end of {self.directory / f'{name}.log'}:\n{last_lines(self.log(name))}"
+
+    def kill(self, name: str) -> None:
+        """End a process (``"superlink"`` or a site) at once, and all that it started, as a power cut would."""
+        process = self._running.pop(name)
+        started = descendants(process.pid)
+        process.kill()
+        process.wait()
+        end(started)
+
+    def stop(self) -> None:
+        """Stop all processes, politely, then at once: the sites first, as those that lose their SuperLink would only try again."""
+        names = sorted(self._running, key=lambda name: name == LINK)
+        started = [process for name in names for process in descendants(self._running[name].pid)]
+        try:
+            for group in (names[:-1], names[-1:]):
+                for name in group:
+                    self._running[name].terminate()
+                limit = time.monotonic() + 10
+                for name in group:
+                    with suppress(subprocess.TimeoutExpired):
+                        self._running[name].wait(max(0.1, limit - time.monotonic()))
+        finally:
+            for name in names:
+                process = self._running.pop(name)
+                process.kill()
+                process.wait()
+            end(started)
+
+
+class LocalFederation(Processes):
+    """A SuperLink and SuperNodes as processes of this machine, as long as a ``with`` block lasts.
 
     Everything they write goes to ``directory``, for its owner only: logs, Flower's home and database, certificates, and under ``sites/`` what
     each site remembers. Nothing outside this machine can reach them, and no other SuperLink is touched.
@@ -65,22 +147,17 @@ class LocalFederation:
         patience: float = 60.0,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        self.directory = Path(directory).resolve()
+        home = Path(directory).resolve()
+        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # the sites share this machine's cores
+        more = {**threads, **(variables or {}), "FLWR_HOME": str(home / "home")}
+        super().__init__(home, environment(**more), patience)
         self.app = Path(app).resolve()
         self.sites = site_names(sites)
-        self.tls = tls
+        self.tls, self.certificates = tls, home / "certs"
         self._node_config = node_config or {}
-        home = {"FLWR_HOME": str(self.directory / "home")}
-        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # the sites share this machine's cores
-        self.superlink = SuperLink(CONNECTION, environment(**threads, **(variables or {}), **home))
-        self._processes = Processes(self.directory, self.superlink.variables, patience)
+        self.superlink = SuperLink(CONNECTION, self.variables)
         self._ports: list[int] = []
         self._lock = ExitStack()
-
-    @property
-    def certificates(self) -> Path:
-        """Where the certificates and keys are."""
-        return self.directory / "certs"
 
     @property
     def address(self) -> str:
@@ -98,7 +175,6 @@ class LocalFederation:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    # start and stop
     def start(self) -> None:
         """Start the SuperLink, register the sites where keys are used, start their SuperNodes, and wait for all."""
         make_private(self.directory / "home")
@@ -134,9 +210,8 @@ class LocalFederation:
             arguments.append("--enable-supernode-auth")
         else:
             arguments.append("--insecure")
-        self._processes.start("superlink", "flower-superlink", arguments)
-        ca = self.certificates / "ca.crt" if self.tls else None
-        self._processes.wait("superlink", lambda: healthy(self.address, ca))
+        self.launch(LINK, "flower-superlink", arguments)
+        self.wait(LINK, lambda: healthy(self.address, self.certificates / "ca.crt" if self.tls else None, self.tls))
 
     def start_site(self, site: str, *, key: str | Path | None = None, wait: bool = True) -> None:
         """Start a site's SuperNode, also again; ``key`` is the private key it logs in with (default: its own)."""
@@ -153,32 +228,19 @@ class LocalFederation:
             arguments += ["--auth-supernode-private-key", str(key or self.certificates / site)]
         else:
             arguments.append("--insecure")
-        self._processes.start(site, "flower-supernode", arguments)
+        self.launch(site, "flower-supernode", arguments)
         if wait:
             self._wait_for_site(site)
 
-    def kill(self, name: str) -> None:
-        """End a process (``"superlink"`` or a site) at once, and all that it started, as a power cut would."""
-        self._processes.kill(name)
-
     def stop(self) -> None:
-        """Stop all processes, the sites first, as those that lose their SuperLink would only try again."""
+        """Stop all processes, and let others use the directory."""
         try:
-            self._processes.stop(last="superlink")
+            super().stop()
         finally:
             self._lock.close()
 
-    def log(self, name: str) -> str:
-        """What a process (``"superlink"``, a site, or ``"run"``: the app on the server) has printed so far."""
-        return self._processes.log(name)
-
-    # runs
     def run(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        limit: float | None = None,
-        watch: Callable[[], None] | None = None,
+        self, config: Mapping[str, Any], *, limit: float | None = None, watch: Callable[[], None] = lambda: None
     ) -> Outcome:
         """Run the app with some values of its run configuration changed, and wait for its end.
 
@@ -195,14 +257,13 @@ class LocalFederation:
         run = self.superlink.submit(self.app, config)
 
         def look() -> None:
-            self._processes.check("superlink")
-            if watch is not None:
-                watch()
+            self.check(LINK)
+            watch()
 
         try:
-            return self.superlink.follow(run, self.directory / "run.log", limit=limit, watch=look)
+            return self.superlink.follow(run, self.directory / "run.log", look, limit)
         except RunError:
-            self._processes.check("superlink")
+            self.check(LINK)
             raise
 
     def named(self, text: str) -> str:
@@ -213,7 +274,7 @@ class LocalFederation:
         return text
 
     def _wait_for_site(self, site: str) -> None:
-        self._processes.wait(site, lambda: ONLINE in self.log(site))
+        self.wait(site, lambda: ONLINE in self.log(site))
 
 
 def certify(certificates: Path, sites: Sequence[str]) -> None:
@@ -238,104 +299,20 @@ def free_ports(n: int) -> list[int]:
     """Free ports of the loopback interface."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for listener in sockets:
+            listener.bind((HOST, 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
 
 
-def healthy(address: str, ca: Path | None = None, *, secure: bool | None = None, patience: float = 2.0) -> bool:
-    """Whether a SuperLink answers at ``host:port``; over TLS if its authority's certificate is given, or if ``secure``."""
-    secure = ca is not None if secure is None else secure
+def healthy(address: str, ca: Path | None, secure: bool) -> bool:
+    """Whether a SuperLink answers at ``host:port``; if ``secure`` over TLS, with the certificate of its authority if it is a private one."""
     context = ssl.create_default_context(cafile=None if ca is None else str(ca)) if secure else None
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
-        with opener.open(f"http{'s' * secure}://{address}/health", timeout=patience) as answer:
+        with opener.open(f"http{'s' * secure}://{address}/health", timeout=2.0) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-# programs in the background, each with its own log
-class Processes:
-    """The running programs of one directory, by names that a user knows.
-
-    Parameters
-    ----------
-    directory : where they run, and where ``NAME.log`` has what each prints.
-    variables : the environment of all.
-    patience : seconds for one to be ready.
-    """
-
-    def __init__(self, directory: Path, variables: Mapping[str, str], patience: float) -> None:
-        self.directory, self.variables, self.patience = directory, variables, patience
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, what: str, arguments: Iterable[str]) -> None:
-        """Start Flower's program ``what`` under a name."""
-        with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
-            self._running[name] = subprocess.Popen(
-                [program(what), *arguments],
-                env=self.variables,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-                start_new_session=True,  # Ctrl-C is for this program, which then stops them in order
-            )
-
-    def wait(self, name: str, ready: Callable[[], bool]) -> None:
-        """Wait until a process is ready.
-
-        Raises
-        ------
-        RunError : it has ended, or takes too long; with the last lines of its log.
-        """
-        limit = time.monotonic() + self.patience
-        while not ready():
-            self.check(name)
-            if time.monotonic() > limit:
-                raise RunError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
-            time.sleep(0.1)
-
-    def check(self, name: str) -> None:
-        """Raise RunError, with the last lines of its log, if a process has ended."""
-        if name in self._running and self._running[name].poll() is not None:
-            raise RunError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
-
-    def log(self, name: str) -> str:
-        """What a process has printed so far."""
-        path = self.directory / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def _end_of(self, name: str) -> str:
-        return f"The end of {self.directory / f'{name}.log'}:\n{last_lines(self.log(name))}"
-
-    def kill(self, name: str) -> None:
-        """End a process at once, and all that it started, as a power cut would."""
-        process = self._running.pop(name)
-        started = descendants(process.pid)
-        process.kill()
-        process.wait()
-        end(started)
-
-    def stop(self, last: str) -> None:
-        """Stop all processes, ``last`` after the others: politely, then at once."""
-        names = sorted(self._running, key=lambda name: name == last)
-        started = [each for name in names for each in descendants(self._running[name].pid)]
-        try:
-            for group in (names[:-1], names[-1:]):
-                for name in group:
-                    self._running[name].terminate()
-                limit = time.monotonic() + 10
-                for name in group:
-                    with suppress(subprocess.TimeoutExpired):
-                        self._running[name].wait(max(0.1, limit - time.monotonic()))
-        finally:
-            for name in names:
-                process = self._running.pop(name)
-                process.kill()
-                process.wait()
-            end(started)
 
 
 @contextmanager

@@ -100,8 +100,10 @@ def settings(directory: str | Path) -> dict[str, Any]:
     try:
         return flatten_dict(open_toml(read_regular(path).decode())["tool"]["flwr"]["app"].get("config"))
     except (OSError, KeyError, ValueError) as error:
-        why = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
-        raise RunError(f"{directory} is not a Flower app: {path} {why}. Make one: equipoise flower init DIR.") from None
+        flaw = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
+        raise RunError(
+            f"{directory} is not a Flower app: {path} {flaw}. Make one: equipoise flower init DIR."
+        ) from None
 
 
 def problems(config: Mapping[str, Any], present: Sequence[str] = ()) -> list[str]:

@@ -94,8 +94,8 @@ class SuperLink:
         except ValueError:
             answer = {}
         if not answer or answer.get("success") is False:
-            said = answer.get("error-message") or last_lines(done.stdout + done.stderr)
-            raise RunError(f"flwr {' '.join(arguments[:2])} failed: {str(said).strip()}")
+            words = answer.get("error-message") or last_lines(done.stdout + done.stderr)
+            raise RunError(f"flwr {' '.join(arguments[:2])} failed: {str(words).strip()}")
         return answer
 
     def submit(self, app: Path, config: Mapping[str, Any] | None = None) -> int:
@@ -123,21 +123,13 @@ class SuperLink:
         """Stop a run."""
         self.call("stop", str(run), self.connection)
 
-    def follow(
-        self,
-        run: int,
-        log: Path,
-        *,
-        limit: float | None = None,
-        watch: Callable[[], None] | None = None,
-        pause: float = 0.2,
-    ) -> Outcome:
+    def follow(self, run: int, log: Path, watch: Callable[[], None], limit: float | None = None) -> Outcome:
         """Wait until a run has ended; what its server prints goes to the file ``log``.
 
         Parameters
         ----------
+        watch : called a few times per second; what it raises ends the waiting, not the run.
         limit : seconds after which the run is stopped, or None to wait as long as it takes.
-        watch : called every ``pause`` seconds; what it raises ends the waiting, not the run.
 
         Raises
         ------
@@ -150,8 +142,7 @@ class SuperLink:
             stream = subprocess.Popen(arguments, env=self.variables, stdout=file, stderr=subprocess.STDOUT)
             try:
                 while True:
-                    if watch is not None:
-                        watch()
+                    watch()
                     if stream.poll() is not None and (outcome := self.outcome(run)).finished:
                         return outcome
                     if limit is not None and time.monotonic() - began > limit:
@@ -159,7 +150,7 @@ class SuperLink:
                         raise RunError(
                             f"Run {run} was stopped: it took more than {limit:g} s. The log of its server: {log}."
                         )
-                    time.sleep(pause if stream.poll() is None else 2.0)
+                    time.sleep(0.2 if stream.poll() is None else 2.0)
             finally:
                 stream.kill()
                 stream.wait()
@@ -167,9 +158,9 @@ class SuperLink:
 
 def last_lines(text: str, lines: int = 12) -> str:
     """What a log says at its end, or from where Flower gives up, without the colours of a terminal and empty lines."""
-    said = [line.rstrip() for line in plain(text).splitlines() if line.strip()]
-    gave_up = [k for k, line in enumerate(said) if "Exit Code:" in line]
-    return "\n".join(said[gave_up[-1] :][:lines] if gave_up else said[-lines:])
+    printed = [line.rstrip() for line in plain(text).splitlines() if line.strip()]
+    gave_up = [k for k, line in enumerate(printed) if "Exit Code:" in line]
+    return "\n".join(printed[gave_up[-1] :][:lines] if gave_up else printed[-lines:])
 
 
 def plain(text: str) -> str:

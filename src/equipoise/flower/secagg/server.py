@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ from equipoise.engines.job import Answer, Engine, Job
 from equipoise.federation.trial import Trial, own_weights
 from equipoise.flower.codec import Parcel, hiding, unpacked
 from equipoise.flower.secagg import sums
-from equipoise.flower.secagg.masks import MaskError, comparison, is_public_key, sha256, transcript
 from equipoise.flower.secagg.site import no_reports
-from equipoise.flower.secagg.sums import SumRequest
+from equipoise.flower.secagg.sums import MaskError, SumRequest, comparison, is_public_key, sha256, transcript
 from equipoise.flower.server.roster import AWAY
+from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
 from equipoise.system.errors import ABSENT
@@ -29,9 +29,6 @@ from equipoise.system.files import write_atomically
 from equipoise.system.seals import read_sealed, sealed_json
 from equipoise.system.text import key_of
 from equipoise.system.tree import tree_map
-
-if TYPE_CHECKING:
-    from equipoise.flower.server.sites import Sites
 
 log = logging.getLogger(__name__)
 

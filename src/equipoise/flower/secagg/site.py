@@ -1,14 +1,21 @@
-"""What a site does in a masked round: it trains as usual, and only a masked vector leaves it.
+"""What a site does in a masked round, and what a guarded site answers in addition to training.
 
-The server sends the same to every site: a message to train by, and one for the sum. What differs from site to site (its data, state,
-key and memory) is at the site. Masks depend on both messages, and on what the site trained by.
+In a masked round a site trains as usual, and only a masked vector leaves it. The server sends the same to every site: a message to train
+by, and one for the sum. What differs from site to site (its data, state, key and memory) is at the site. Masks depend on both messages, and
+on what the site trained by.
+
+A site is guarded if its node config has ``secure`` or ``max-epsilon``. Otherwise a server could learn its data from the scores of
+models that it made for this. So the site answers ``evaluate`` once after each round in which it counted, under the method and the
+settings of that round, with its own state of that round. In the next round it trains from the model that it measured, or not at
+all. Numbers are counts, or rounded to :data:`equipoise.flower.site.site.DIGITS` digits after the point.
 """
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,18 +23,16 @@ from torch import Tensor
 from equipoise.federation import fingerprint
 from equipoise.federation.method import MethodError
 from equipoise.federation.trial import Trial, own_weights
-from equipoise.flower.codec import Parcel, changed, hiding, packed
+from equipoise.flower.codec import CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg import sums
-from equipoise.flower.secagg.masks import MaskError, comparison, model_digest, public_key, sha256, transcript
-from equipoise.flower.secagg.memory import SiteMemory, change_memory, read_memory, read_peers
-from equipoise.flower.secagg.sums import MaskedVector, SumRequest
+from equipoise.flower.secagg.sums import MaskError, SiteMemory, change_memory, transcript
 from equipoise.flower.settings import AppSettings
-from equipoise.flower.site import questions
-from equipoise.flower.site.site import Site, TrainingError, job_of, train
+from equipoise.flower.site.site import KINDS as UNMASKED, Site, TrainingError, job_of, train
 from equipoise.system import tensor_files
 from equipoise.system.errors import DamagedError, SiteError, refusal
-from equipoise.system.files import locked, make_private
+from equipoise.system.files import locked, make_private, read_regular, write_atomically
 from equipoise.system.ranges import marked
+from equipoise.system.seals import read_json
 
 log = logging.getLogger(__name__)
 
@@ -37,26 +42,26 @@ LATER = {name.replace("_", "-") for name in ("rounds", *marked(AppSettings, "ope
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
-    """What the site answers to a message, one of :data:`KINDS` or any other.
+    """What the site answers to a message, one of :data:`KINDS`.
 
     The site's ``node_config`` may have ``peers``, a file ``{site: public key}`` that did not come from the server; ``least-sites``,
     how many sites a sum must have for this one to take part (3); ``most-weight``, how much of the sum's weight its update may have (0.75); and
-    ``secure``, true if only masked vectors may be sent, and the few numbers of :mod:`equipoise.flower.site.questions`.
+    ``secure``, true if only masked vectors may be sent, and the few numbers of a guarded site.
 
     Raises
     ------
     SiteError : the site refuses, in words that may leave it. Whatever :meth:`Site.answer` raises.
     """
-    trains = kind.startswith("train") or kind == "evaluate.validation"
-    if kind not in KINDS and trains and site.node_config.get("secure"):
+    masked = kind not in UNMASKED
+    if not masked and site.node_config.get("secure") and (kind.startswith("train") or kind == "evaluate.validation"):
         raise refusal("it takes part in masked sums only")
-    if kind not in KINDS and not site.guarded:
+    if not masked and not site.guarded:
         return site.answer(kind, asked)
     make_private(site.store.directory)
     # two at once would both read the earlier memory
     with locked(site.store.directory / "answers.lock", wait=True, private=True):
-        if kind not in KINDS:
-            reply = questions.answer(site, kind, asked)
+        if not masked:
+            reply = _guarded(site, kind, asked)
             site.keep_base(asked)
             return reply
         try:
@@ -65,9 +70,10 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
             raise refusal(str(error).removesuffix(".")) from None
 
 
+# masked rounds
 def _introduce(site: Site, asked: Parcel) -> Parcel:
-    memory = read_memory(_path(site))
-    key = public_key(memory.key)
+    memory = sums.read_memory(_path(site))
+    key = sums.public_key(memory.key)
     if not memory.keys:
         log.warning("%s: its public key for masked sums is %s", site.trial.names[0], key)
     return Parcel({"key": key})
@@ -100,10 +106,10 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     parcel = site.here(Parcel({**fields, "client": client, "receipt": receipt}, asked.tensors))
     job, own = job_of(site, parcel)
     public = site._public(job.received[0]).cpu().clone()
-    questions.bind(site, public, parcel)
-    sums.check_model(memory, model := model_digest(public), t, name)
+    _bind(site, public, parcel)
+    sums.check_model(memory, model := sums.model_digest(public), t, name)
     handed = fingerprint.job_content(job, site.trial.neurons, public)
-    used = sha256(json.dumps([dict(site.experiment), dict(site.run_config), handed], sort_keys=True).encode())
+    used = sums.sha256(json.dumps([dict(site.experiment), dict(site.run_config), handed], sort_keys=True).encode())
     try:
         clear = train(site, parcel.fields, job, own)
     except TrainingError as error:
@@ -151,16 +157,16 @@ def _kept(site: Site, training: str) -> Parcel | None:
 
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
-    request, name = SumRequest.read(asked.fields, site.experiment), site.trial.names[0]
+    request, name = sums.SumRequest.read(asked.fields, site.experiment), site.trial.names[0]
     if (kept := _kept(site, request.training)) is None or kept.fields["t"] != request.round:
         raise MaskError(f"{name} has no update of this training and round.")
     (peers, least), most = _limits(site), float(site.node_config.get("most-weight", MOST_WEIGHT))
 
-    def made(memory: SiteMemory) -> tuple[SiteMemory, MaskedVector]:
+    def made(memory: SiteMemory) -> tuple[SiteMemory, sums.MaskedVector]:
         memory = _pinned(site, memory)[0]
         checked = sums.check_sum(memory, request, name, int(site.trial.setup.sizes[0]), peers, least)
         if (checked.keys, checked.sizes) != (memory.keys, memory.sizes):  # a warning is what Flower's processes show
-            log.warning("%s: %s", name, comparison(checked.keys, checked.sizes))
+            log.warning("%s: %s", name, sums.comparison(checked.keys, checked.sizes))
         w = own_weights(site.trial, {member: request.sizes[member] for member in request.sites})
         if w[name] > most * sum(w.values()):
             raise MaskError(
@@ -172,7 +178,7 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
         return sums.masked_vector(checked, request, name, values, kept.fields)
 
     sent = change_memory(_path(site), made)
-    questions.note_round(site, request.round, kept.fields["receipt"])
+    _note_round(site, request.round, kept.fields["receipt"])
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 
@@ -182,7 +188,7 @@ def _limits(site: Site) -> tuple[dict[str, str] | None, int]:
     A report of the length of an update is a second sum of nearly the same numbers, of which one more site must be unknown.
     """
     own, reports = site.node_config, sum(x.numel() for x in no_reports(site.trial)[0].values())
-    peers = read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
+    peers = sums.read_peers(Path(str(own["peers"])).expanduser()) if "peers" in own else None
     return peers, int(own.get("least-sites", LEAST_SITES)) + reports // site.trial.model.n_params
 
 
@@ -193,7 +199,113 @@ def _unmask(site: Site, asked: Parcel) -> Parcel:
     return Parcel({"shares": {other: share.hex() for other, share in shares.items()}})
 
 
+# guarded sites
+def _guarded(site: Site, kind: str, asked: Parcel) -> Parcel:
+    """The answer of a guarded site to a message other than those of masked sums.
+
+    Raises
+    ------
+    SiteError : it does not answer this. Whatever :meth:`Site.answer` raises.
+    """
+    if kind not in ("evaluate", "train", "query.finish"):
+        return site.answer(kind, asked)
+    if kind == "query.finish":
+        try:
+            return site.answer(kind, asked)
+        except (SiteError, CodecError):
+            raise
+        except Exception:  # of training from a model that the server chose
+            log.exception("the model of this site is not stored, and the server is not told")
+            return Parcel()
+    if type(asked.fields.get("t")) is not int:
+        raise refusal("the round of the message is not a whole number")
+    public, asked = _read_once(site, asked)
+    if kind == "train":
+        _bind(site, public, asked)
+        answered = site.answer(kind, asked)
+        _note_round(site, asked.fields["t"], answered.fields["receipt"])
+        return answered
+    fields, past = asked.fields, _past(site)
+    t = fields["t"]
+    if past.get("round") is None or t != past["round"] + 1:
+        raise refusal("it measures only the model after the last round in which it counted")
+    question = transcript(fields, asked.tensors)
+    if past.get("measured") == t and past["question"] == question:
+        return Parcel(dict(past["answer"]))  # of a server that starts again
+    if past.get("measured") == t:
+        raise refusal(f"it has measured the model after round {past['round']} already")
+    if past["experiment"] != dict(site.experiment):
+        raise refusal("it measures under the method and the settings of its last round only")
+    if fields["own"] and (fields["receipt"] != past["receipt"] or "initial" in asked.tensors):
+        raise refusal("its own model is that of its last round")
+    whole = asked.tensors.get("global", public)
+    if whole.shape != public.shape or sums.model_digest(whole) != sums.model_digest(public):
+        raise refusal("it measures one model a round")
+    asking = {"measured": t, "question": question, "bound": [t, *_codes(public, asked)]}
+    _note(site, {**past, **asking, "answer": {"error": "stopped in the middle of this question"}})
+    answered = site.answer(kind, asked)
+    _note(site, {**past, **asking, "answer": answered.fields})
+    return answered
+
+
+def _read_once(site: Site, asked: Parcel) -> tuple[Tensor, Parcel]:
+    """Decode the model of a message once: its public part, and the message with the full model."""
+    vector, units = site._received(asked)
+    public = site._public(vector)
+    if units is not None:
+        return public, asked
+    rest = {name: x for name, x in asked.tensors.items() if not name.startswith("model/")}
+    return public, Parcel({**asked.fields, "model": {}}, rest | {"model/values": public})
+
+
+def _bind(site: Site, public: Tensor, asked: Parcel) -> None:
+    """Require that a round trains from the model that the site has measured before it, if it has.
+
+    Raises
+    ------
+    SiteError : it is a different one.
+    """
+    t, *bound = _past(site).get("bound", [None])
+    if not site.guarded or t is None or t > asked.fields["t"]:
+        return
+    model, messages = _codes(public, asked)
+    if model == bound[0] and (not bound[1] or messages == bound[1]):
+        return
+    if t == asked.fields["t"]:
+        raise refusal("it measured a different model than the one that it must train")
+    log.warning("%s measured a model after round %d that it never trained from", site.trial.names[0], t - 1)
+
+
+def _note_round(site: Site, t: int, receipt: list[Any]) -> None:
+    """Store that the site counts in round ``t``, and the receipt of its state after it."""
+    if site.guarded and t > (past := _past(site)).get("round", -1):
+        _note(site, {**past, "round": t, "receipt": receipt, "experiment": dict(site.experiment)})
+
+
+def _codes(public: Tensor, asked: Parcel) -> list[str]:
+    """Codes of the public part of a model, and of its messages, empty without any."""
+    messages = {name: fingerprint.digest(x) for name, x in sorted(asked.part("messages").items())}
+    return [sums.model_digest(public), json.dumps(messages) if messages else ""]
+
+
+def _past(site: Site) -> dict[str, Any]:
+    try:
+        past = read_json(read_regular(site.store.directory / "questions.json").decode())
+        if not isinstance(past.get("round", 0), int) or not isinstance(past.get("bound", []), list):
+            raise ValueError("not what was written")
+        return dict(past)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError):
+        raise refusal("its file questions.json is damaged; put it back, or start a new experiment") from None
+
+
+def _note(site: Site, past: Mapping[str, Any]) -> None:
+    write_atomically(site.store.directory / "questions.json", json.dumps(dict(past)), private=True)
+
+
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
+    **UNMASKED,
     "query.keys": _introduce,
     "train.masked": _train,
     "train.sum": _sum,

@@ -1,7 +1,7 @@
 r"""Sums over sites that the server can read only whole.
 
 Everything that a site's part of a sum depends on is in one message, the same to every site, whose hash is the **transcript**
-(:func:`~equipoise.flower.secagg.masks.transcript`). Every pair of sites makes its mask from the secret of its keys and the transcript,
+(:func:`transcript`). Every pair of sites makes its mask from the secret of its keys and the transcript,
 so masks of sites that received different messages do not cancel, and every site adds its own mask:
 
 .. math:: y_k = \operatorname{round}(2^{bits} x_k) + \sum_{j < k} r_{jk} - \sum_{j > k} r_{jk} + b_k \pmod{2^{64}}, \qquad
@@ -22,26 +22,193 @@ Nothing here uses a network: these are the functions of a site, whose memory is 
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from cryptography.fernet import InvalidToken
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
+from equipoise.federation.fingerprint import digest
 from equipoise.flower.internals import combine_shares, create_shares, decrypt, encrypt
-from equipoise.flower.secagg.masks import MaskError, keystream, pair_keys, public_key, sha256, transcript
-from equipoise.flower.secagg.memory import SiteMemory, UnmaskedSum
+from equipoise.system.errors import SiteError
+from equipoise.system.files import make_private, open_to_others, read_regular, write_atomically
+from equipoise.system.seals import open_json, sealed_json, typed
+from equipoise.system.version import __version__
 
+Result = TypeVar("Result")
 LIMIT = 2.0**20  # numbers of a masked sum are in [-LIMIT, LIMIT]
 SEED = 32  # bytes
 ZEROS = 2  # at the end of every vector: masks that do not cancel leave something else there, except once in 2^128 times
 
 
+# keys, streams of numbers that hide what sites send, and hashes of messages
+class MaskError(SiteError):
+    """A masked sum that a site refuses, or that cannot be read. The text contains no data of a site and may be sent."""
+
+
+def transcript(fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str:
+    """SHA-256 of a whole message, with the version of the code: a masked answer depends on it."""
+    contents = {name: [str(x.dtype), list(x.shape), digest(x)] for name, x in (tensors or {}).items()}
+    return sha256(json.dumps([__version__, fields, contents], sort_keys=True).encode())
+
+
+def model_digest(x: Tensor) -> str:
+    """SHA-256 of a model, whatever the sign of its zeros."""
+    return digest(x + 0.0)
+
+
+def sha256(x: bytes) -> str:
+    """The digest, hexadecimal."""
+    return hashlib.sha256(x).hexdigest()
+
+
+def public_key(private: str) -> str:
+    """The public key of a private one, both hexadecimal."""
+    return X25519PrivateKey.from_private_bytes(bytes.fromhex(private)).public_key().public_bytes_raw().hex()
+
+
+def pair_keys(private: str, other: str, hashed: str) -> tuple[bytes, bytes]:
+    """The two keys that two sites share under a transcript: that of their mask, and that of their encrypted shares.
+
+    Raises
+    ------
+    MaskError : ``other`` is not a public key.
+    """
+    try:
+        secret = X25519PrivateKey.from_private_bytes(bytes.fromhex(private)).exchange(
+            X25519PublicKey.from_public_bytes(bytes.fromhex(other))
+        )
+    except ValueError:
+        raise MaskError(f"{other[:16]!r}... is not the public key of a site.") from None
+    info = json.dumps(["equipoise masked sums", hashed, *sorted((public_key(private), other))]).encode()
+    both = HKDF(algorithm=SHA256(), length=64, salt=None, info=info).derive(secret)
+    return both[:32], base64.urlsafe_b64encode(both[32:])
+
+
+def is_public_key(key: str) -> bool:
+    """Whether a text can be used as a public key: with some, such as 0, every secret would be public."""
+    try:
+        pair_keys(secrets.token_bytes(32).hex(), key, "")
+    except MaskError:
+        return False
+    return True
+
+
+def keystream(key: bytes, n: int) -> Tensor:
+    """ChaCha20 under a key that is used once, as ``n`` 64-bit integers."""
+    out = bytearray(8 * n)
+    Cipher(ChaCha20(key, bytes(16)), None).encryptor().update_into(bytes(8 * n), out)
+    return torch.frombuffer(out, dtype=torch.int64) if n else torch.empty(0, dtype=torch.int64)
+
+
+def comparison(keys: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+    """What the owners of the sites should compare: if the fingerprint is the same at all sites, no message was changed on the way."""
+    hashed = sha256(json.dumps([dict(keys), dict(sizes)], sort_keys=True).encode())
+    fingerprint = "-".join(hashed[k : k + 4] for k in range(0, 32, 4))
+    return f"masked sums of {', '.join(sorted(keys))}, fingerprint {fingerprint}. It must be the same at all sites: compare it without the server."
+
+
+# what a site stores, in a file that only its owner can read
+class UnmaskedSum(NamedTuple):
+    """A sum that a site helped to unmask: its round, the transcript of the training, and the sites that took part."""
+
+    round: int
+    training: str
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SiteMemory:
+    """What a site stores of an experiment's masks; the names of the fields are those in its file.
+
+    ``key`` is its private key; ``keys`` and ``sizes`` are the others' public keys and samples, as they were at first sight, and ``run`` is the
+    hash of the run's configuration then. ``number``, ``told`` (the transcript), ``used`` (the hash of what it trained by) and ``asked``
+    are of the last sum that it took part in, ``sets`` has the sites of all sums of that round, ``opened`` is the last sum that it
+    helped to unmask, and ``models`` has the round of every model and training of a sum. ``receipts`` are of its states after the last sum that it helped
+    to unmask and after the last that it took part in.
+    """
+
+    key: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    run: str = ""
+    number: int = 0
+    told: str = ""
+    used: str = ""
+    asked: UnmaskedSum | None = None
+    sets: Sequence[Sequence[str]] = ()
+    opened: UnmaskedSum | None = None
+    models: Mapping[str, int] = field(default_factory=dict)
+    receipts: Sequence[Sequence[Any]] = ()
+
+
+def change_memory(path: Path, change: Callable[[SiteMemory], tuple[SiteMemory, Result]]) -> Result:
+    """Change a site's memory, which is created with a new key if it is missing.
+
+    It is on disk before the result is returned, so no crash makes a site lose what it sent. Two must not change it at once.
+
+    Raises
+    ------
+    MaskError : the file is damaged, or can be read by others.
+    """
+    make_private(path.parent)
+    before = _read(path)
+    after, result = change(before or SiteMemory(secrets.token_bytes(32).hex()))
+    if after != before:
+        write_atomically(path, sealed_json(asdict(after)), private=True)
+    return result
+
+
+def read_memory(path: Path) -> SiteMemory:
+    """A site's memory, unchanged."""
+    return change_memory(path, lambda memory: (memory, memory))
+
+
+def _read(path: Path) -> SiteMemory | None:
+    if not path.exists():
+        return None
+    if open_to_others(path):
+        raise MaskError(f"Others can read {path.name} with this site's key. Let only its owner read it (chmod 600).")
+    try:
+        memory = typed(SiteMemory, open_json(read_regular(path).decode()))
+        public_key(memory.key)
+        return memory
+    except ValueError:
+        raise MaskError(
+            f"The file {path.name} with this site's key is damaged. Put it back; without it all sites need a new experiment."
+        ) from None
+
+
+def read_peers(path: Path) -> dict[str, str]:
+    """The public keys in a JSON file ``{site: public key}``.
+
+    Raises
+    ------
+    MaskError : it is missing, or not such a file.
+    """
+    try:
+        return typed(dict[str, str], open_json(path.read_bytes().decode()))
+    except (OSError, ValueError):
+        raise MaskError(
+            f"The file of peers, {path.name}, is missing or not of the form {{site: public key}}."
+        ) from None
+
+
+# a sum
 def fractional_bits(n: int) -> int:
     """Bits after the point of numbers in a sum over ``n`` sites: the most that 64 bits leave."""
     return 63 - math.frexp(LIMIT * n)[1]

@@ -31,7 +31,7 @@ from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.server.scores import UNUSABLE, Tested, heard, held_out, judged, people_together, pooled, reached
 from equipoise.flower.server.sites import Sites
 from equipoise.flower.site.store import Receipt
-from equipoise.flower.site.task import Task
+from equipoise.flower.site.task import Blank, Task
 from equipoise.metrics.classification import MEASURES, RATES
 from equipoise.records.meta import Contribution
 from equipoise.records.record import Clients, Record, Validation
@@ -100,21 +100,19 @@ def federation(
     consortium = Consortium(sites, complete, MaskedSites(sites, masks) if secure else None)
     fed = Federation(
         task.net,
-        [site.data for site in sites.members],
+        [Blank(site.size, site.kind) for site in sites.members],
         method,
         solver,
         tests=own,
         server_validation=task.server_validation,
-        transform=task.transform,
-        head=task.head,
         neurons=task.neurons,
-        task=task.meaning,
         measures=task.measures,
         names=[site.name for site in sites.members],
         groups=groups,
         settings=replace(settings, engine=sites),
         memory=0,  # these samples are never read
         population=consortium,
+        **task.common,
         **more,
     )
     if fed.tests.own and (fed.personal or not complete):
@@ -122,7 +120,7 @@ def federation(
             f"{fed.tests.own[0].name} cannot be measured here: sites keep their test sets, and the models that they predict with. Leave it "
             "out, or choose an engine whose clients are in this process."
         )
-    sites.roster.check(task.agreement(fed.trial, sites.members[0].shape))
+    sites.check(task.agreement(fed.trial, sites.members[0].shape))
     if consortium.masked is not None:
         consortium.masked.check(fed.trial, fed.collaborative)
     return fed
@@ -195,17 +193,17 @@ class Consortium:
         task, values = trial.model.task, [*trial.setup.attributes.values()]
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
-        record: Record = (
-            tests.record_global(trial, tests.answered(trial, vector, now.server), now.t, rounds) if here else {}
-        )
+        record = Record()
+        if here:
+            record = tests.record_global(trial, tests.answered(trial, vector, now.server), now.t, rounds)
         own = own_models and (counts or hides)
         if not testing or (here and not own):
             return {**record, **_sent(sites)}
         both = own and not here and not hides
 
         def make(m: int) -> Parcel:
-            fields: dict[str, Any] = {"measures": measures, "own": own, "t": now.t, "rounds": trial.rounds}
-            fields, tensors = _model(sites, trial, now, m, None if own else vector, fields)
+            used, t, rounds = None if own else vector, now.t, trial.rounds
+            fields, tensors = _model(sites, trial, now, m, used, measures=measures, own=own, t=t, rounds=rounds)
             return Parcel(fields, tensors | ({"global": vector} if both else {}))
 
         results, away, lost = dict[int, Tested](), dict[int, str](), dict[int, str]()
@@ -226,13 +224,11 @@ class Consortium:
             sound = [tested for m, tested in results.items() if m not in broken]
             record["groups"] = heard(pooled([*results.values()], measures), pooled(sound, measures))
         if not here and (by := people_together([*results.values()], values, C)):
-            of_sites = [
-                [*people_together([results[m]], values, C).items()] if m in results else []
-                for m in range(len(sites.members))
-            ]
             record["by"] = {"groups": by} if both or not own else {}
             if not both:
-                record["by"]["clients"] = [site[0][1] if len(site) == 1 else None for site in of_sites]
+                people = {m: [*people_together([tested], values, C).values()] for m, tested in results.items()}
+                by_site = [people.get(m, []) for m in range(len(sites.members))]
+                record["by"]["clients"] = [sums[0] if len(sums) == 1 else None for sums in by_site]
         if counts or not own_models:
             own_scores = [results[m].own if m in results else None for m in range(len(sites.members))]
             main = [None if tally is None else tally.main for tally in own_scores]
@@ -243,10 +239,10 @@ class Consortium:
         self._tell("evaluated", now.t, away | lost)
         return {**record, **_sent(sites)}
 
-    def _tell(self, how: str, t: int, lost: Mapping[int, str]) -> None:
+    def _tell(self, verb: str, t: int, lost: Mapping[int, str]) -> None:
         """Write into the log whose scores do not count, or not all, and why."""
-        for m, why in sorted(lost.items()):
-            log.warning("%s is not %s as others are after round %d: it %s", self.sites.members[m].name, how, t, why)
+        for m, reason in sorted(lost.items()):
+            log.warning("%s is not %s as others are after round %d: it %s", self.sites.members[m].name, verb, t, reason)
 
     def validate(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """How the model with which each site predicts does on what it holds out, measured by the sites."""
@@ -256,22 +252,18 @@ class Consortium:
         vector = published(trial, now)
 
         def make(m: int) -> Parcel:
-            return Parcel(*_model(sites, trial, now, m, None if own else vector, {"own": own}))
+            return Parcel(*_model(sites, trial, now, m, None if own else vector, own=own))
 
-        task, tallies, lost = trial.model.task, dict[int, Tallied](), dict[int, str]()
+        task, share = trial.model.task, trial.settings.validation
+        tallies, lost = dict[int, Tallied](), dict[int, str]()
         for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.members)), make):
-            site, share = sites.members[m], trial.settings.validation
-            counted = (
-                answer
-                if isinstance(answer, str)
-                else held_out(answer.fields, site.size, share, task, people=site.people)
-            )
-            if isinstance(counted, str):
-                lost[m] = counted
+            size, people = sites.members[m].size, sites.members[m].people
+            tally = answer if isinstance(answer, str) else held_out(answer.fields, size, share, task, people=people)
+            if isinstance(tally, str):
+                lost[m] = tally
             else:
-                tallies[m] = counted
+                tallies[m] = tally
         if not any(tallies.values()) and not lost:
-            share = trial.settings.validation
             raise RunError(
                 f"validation={share:g}: no site holds any out, or not the least-group samples (in its node-config) of which it tells scores. "
                 "Raise validation."
@@ -296,7 +288,7 @@ class Consortium:
         ------
         RunError : a site does not answer; or part of its model is private, or there are several, so that the server cannot measure it.
         """
-        sites = self.sites
+        sites, initial = self.sites, trial.setup.initial
         N = len(sites.members)
         last = min(trial.settings.contribution_rounds, rounds)
         judged = trial.oracle is not None and not _hides(trial) and last == 1  # sites send one model
@@ -312,7 +304,7 @@ class Consortium:
             )
 
         def make(m: int) -> Parcel:
-            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": trial.setup.initial})
+            return Parcel({"client": m, "t": 0, "rounds": rounds, "model": judged}, {"initial": initial})
 
         tested: list[float | None] = [None] * N
         scores: list[float] = [0.0] * N
@@ -324,24 +316,19 @@ class Consortium:
                 log.warning("%s cannot train alone to the end (it %s); its last good model counts", name, failed)
             try:
                 tested[m] = reached(answer.fields, sum(sites.members[m].test_sizes.values()), last, trial.model.task)
-                vector = (
-                    changed(answer.part("model"), None, trial.setup.initial.cpu()) if judged else trial.setup.initial
-                )
+                vector = changed(answer.part("model"), None, initial.cpu()) if judged else initial
                 if not vector.isfinite().all():
                     raise CodecError("its model is not finite.")
             except (CodecError, *UNFIT) as error:
-                why = str(error) if isinstance(error, CodecError) else "there are no scores of its tests that can be."
-                raise RunError(f"What {name} reaches alone is not known: it sent an unusable answer: {why}") from None
+                fault = str(error) if isinstance(error, CodecError) else "there are no scores of its tests that can be."
+                raise RunError(f"What {name} reaches alone is not known: it sent an unusable answer: {fault}") from None
             if judged and trial.oracle is not None:
-                vector = vector.to(trial.setup.initial.device)
+                vector = vector.to(initial.device)
                 with looking(trial, 0):
                     scores[m] = float(trial.oracle.tally(vector).goodness)
         complete = tested if all(x is not None for x in tested) else None
-        alone: Contribution = {
-            "standalone_test": complete,
-            "standalone_val": scores if judged else None,
-            "rounds": rounds,
-        }
+        measured = scores if judged else None
+        alone: Contribution = {"standalone_test": complete, "standalone_val": measured, "rounds": rounds}
         return {**alone, "averaged": last} if last > 1 else alone
 
     def finish(self, trial: Trial, now: Progression) -> list[str]:
@@ -349,8 +336,7 @@ class Consortium:
         sites, lost = self.sites, []
 
         def make(m: int) -> Parcel:
-            fields, tensors = _handed(sites, trial, now, m)
-            return Parcel({**fields, "saved": sites.saved[m] if sites.saved else []}, tensors)
+            return Parcel(*_model(sites, trial, now, m, None, saved=sites.saved[m] if sites.saved else []))
 
         for m, answer in sites.ask("query.finish", now.t, range(len(sites.members)), make):
             if isinstance(answer, str):
@@ -368,13 +354,21 @@ def _sent(sites: Sites) -> Record:
 
 
 def _model(
-    sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, fields: dict[str, Any]
+    sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, **fields: Any
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` predicts with."""
+    """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` needs for the model it predicts with."""
     if vector is not None:
-        return fields, sites.model(m, vector, None, None, None, fields) | _decisions(trial, now)
-    handed_out, tensors = _handed(sites, trial, now, m)
-    return fields | handed_out, tensors
+        return fields, sites.model(m, vector, None, (None, None), fields) | _decisions(trial, now)
+    handed_out = handed(trial, now, m)
+    receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
+    fields |= {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
+    messages, fields["cut"] = packed("messages", handed_out.messages, hiding(trial.private, trial.model.n_params))
+    fields["deploys"] = bool(handed_out.messages)
+    held = None if handed_out.units is None or trial.neurons is None else trial.neurons.held(handed_out.units)
+    model = sites.model(m, handed_out.vector, trial.private, (handed_out.units, held), fields)
+    if receipt.t < 0:
+        messages["initial"] = trial.setup.initial
+    return fields, model | messages | _decisions(trial, now)
 
 
 def _decisions(trial: Trial, now: Progression) -> dict[str, Tensor]:
@@ -382,20 +376,6 @@ def _decisions(trial: Trial, now: Progression) -> dict[str, Tensor]:
     deciding = trial.method.overriding("decide")
     states = [state if k in deciding else {} for k, state in enumerate(now.server)]
     return packed("decisions", states, lambda _: None)[0]
-
-
-def _handed(sites: Sites, trial: Trial, now: Progression, m: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What client ``m`` needs for the model that it predicts with."""
-    handed_out = handed(trial, now, m)
-    receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
-    fields: dict[str, Any] = {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
-    messages, fields["cut"] = packed("messages", handed_out.messages, hiding(trial.private, trial.model.n_params))
-    fields["deploys"] = bool(handed_out.messages)
-    held = None if handed_out.units is None or trial.neurons is None else trial.neurons.held(handed_out.units)
-    model = sites.model(m, handed_out.vector, trial.private, handed_out.units, held, fields)
-    if receipt.t < 0:
-        messages["initial"] = trial.setup.initial
-    return fields, model | messages | _decisions(trial, now)
 
 
 def _hides(trial: Trial) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from equipoise.data.batch import Kind, Shape, listed
 from equipoise.data.tables.columns import ordered
 from equipoise.federation.fingerprint import agreed, unlike
 from equipoise.flower.codec import KEYS, UNFIT, CodecError, Parcel
-from equipoise.flower.site.task import VALUES, Blank
+from equipoise.flower.site.task import VALUES
 from equipoise.system import text
 from equipoise.system.errors import RunError
 from equipoise.system.text import Said, visible
@@ -108,9 +108,9 @@ def _read(reply: Message) -> Parcel | str:
     if "error" not in parcel.fields:
         return parcel
     name = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
-    said = visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
+    words = visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
     key = parcel.fields.get("key")
-    return Said(said, key if key in KEYS else "")
+    return Said(words, key if key in KEYS else "")
 
 
 # who takes part
@@ -137,10 +137,9 @@ class Known:
         """
         shape, dtype = _by_name(fields["shape"], torch.Size), _by_name(fields["dtype"], str)
         tests = tuple(map(text.name, fields["tests"]))
-        codes = {text.name(what): text.name(code) for what, code in fields.get("agreement", {}).items()}
+        codes = {text.name(aspect): text.name(code) for aspect, code in fields.get("agreement", {}).items()}
+        codes = {"Equipoise version": "an earlier one", **codes, "samples": f"shape {listed(shape)}, {dtype}"}
         sizes = {text.name(test): n for test, n in fields.get("test_sizes", {}).items()}
-        codes = {"Equipoise version": "an earlier one"} | codes
-        codes["samples"] = f"shape {listed(shape)}, {dtype}"
         name, size, people = text.name(fields["name"]), int(fields["size"]), fields.get("people") is True
         site = Known(name, size, shape, dtype, tests, codes, sizes, people)
         if (
@@ -153,11 +152,6 @@ class Known:
         ):
             raise ValueError(site.dtype)
         return site
-
-    @property
-    def data(self) -> Blank:
-        """A placeholder for the site's samples."""
-        return Blank(self.size, self.kind)
 
     @property
     def kind(self) -> Kind:
@@ -184,7 +178,7 @@ class Roster:
 
     exchange: Exchange
     most: int = 2**53
-    members: list[Known] = field(default_factory=list)
+    members: list[Known] = field(default_factory=list)  # in the order of the clients
     nodes: dict[str, int] = field(default_factory=dict)  # where each site is now
     agreed: dict[str, tuple[str, str]] = field(default_factory=dict)  # who decides on each aspect, and its code
     _seen: dict[int, str] = field(default_factory=dict)  # the site at each node
@@ -212,9 +206,9 @@ class Roster:
             if time.monotonic() > end:
                 here = ", ".join(ordered(present)) or "none"
                 wanted = f"all of {', '.join(names)}" if names else f"at least {least} sites"
-                why = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
+                refusals = f" Of others: {'; '.join(self._refused.values())}." if self._refused else ""
                 raise RunError(
-                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}.{why} Start the missing "
+                    f"Waited {wait:g} s for {wanted}; connected and able to take part: {here}.{refusals} Start the missing "
                     "SuperNodes (the log of each says why it does not connect), or change sites, min-sites or wait."
                 )
             time.sleep(self.exchange.poll)
@@ -227,20 +221,24 @@ class Roster:
     def meet(self, names: Sequence[str] = ()) -> list[Known]:
         """Let new nodes describe themselves, and forget nodes that are no longer connected; returns the new sites."""
         online = {node.node_id: text.name(node.name or "") for node in self.exchange.grid.get_nodes()}
-        self._forget(online)
+        self.nodes = {name: node for name, node in self.nodes.items() if node in online}
+        for by_node in (self._seen, self._failed, self._refused):
+            for gone in [node for node in by_node if node not in online]:
+                del by_node[gone]
         resting = {node for node, (until, _) in self._failed.items() if time.monotonic() < until}
         met = []
         for node, answer in self._describe([node for node in online if node not in self._seen.keys() | resting]):
-            site = None if isinstance(answer, str) else _known(answer, online[node])
-            if site is None:
-                reason = answer if isinstance(answer, str) else "does not describe itself as a site"
-                self._refused[node] = f"{online[node] or f'node {node}'} {reason}"
+            site = _known(answer, online[node])
+            if isinstance(site, str):
+                self._refused[node] = f"{online[node] or f'node {node}'} {site}"
                 log.warning("%s", self._refused[node])
                 _, rest = self._failed.get(node, (0.0, AGAIN[0]))  # doubled each time, as all sites wait for the answer
                 self._failed[node] = time.monotonic() + rest, min(2 * rest, AGAIN[1])
                 continue
             self._seen[node] = site.name
-            if (other := self.nodes.get(site.name)) is not None and self._answers(other):
+            other = self.nodes.get(site.name)
+            # one that was killed counts as connected for another minute
+            if other is not None and any(isinstance(again, Parcel) for _, again in self._describe([other])):
                 twice = f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by site=... in --node-config or --name."
                 if not self.agreed:  # before the first round
                     raise RunError(twice)
@@ -258,20 +256,9 @@ class Roster:
             met.append(site)
         return met
 
-    def _forget(self, online: Container[int]) -> None:
-        """Forget nodes that are no longer connected."""
-        self.nodes = {name: node for name, node in self.nodes.items() if node in online}
-        self._seen = {node: name for node, name in self._seen.items() if node in online}
-        self._failed = {node: again for node, again in self._failed.items() if node in online}
-        self._refused = {node: why for node, why in self._refused.items() if node in online}
-
     def _describe(self, nodes: Sequence[int]) -> Iterator[tuple[int, Parcel | str]]:
         deadline = min(self.exchange.deadline, DESCRIBE)
         yield from self.exchange.ask("query.describe", nodes, lambda _: Parcel(), deadline, "describe")
-
-    def _answers(self, node: int) -> bool:
-        """Whether a node answers: one that was killed counts as connected for another minute."""
-        return any(isinstance(answer, Parcel) for _, answer in self._describe([node]))
 
     def _misfit(self, site: Known, names: Sequence[str]) -> str:
         """Why a site cannot take part in the run; empty if it can."""
@@ -297,9 +284,9 @@ class Roster:
         """
         here = {site.name: site.agreement for site in self.members if site.name in self.nodes}
         self.agreed = _require_agreed(here, server)
-        for what in self.agreed.keys() & {"features", "classes", VALUES, "scaling", "grey levels"}:
-            if silent := [name for name, codes in here.items() if what not in codes]:
-                log.warning("%s: %s not stated, so not compared there", ", ".join(silent), what)
+        for aspect in self.agreed.keys() & {"features", "classes", VALUES, "scaling", "grey levels"}:
+            if silent := [name for name, codes in here.items() if aspect not in codes]:
+                log.warning("%s: %s not stated, so not compared there", ", ".join(silent), aspect)
 
 
 def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -313,9 +300,11 @@ def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str,
     return agreement
 
 
-def _known(answer: Parcel, registered: str | None) -> Known | None:
-    """A site from its description of itself; a registered name replaces the one in the description."""
+def _known(answer: Parcel | str, registered: str) -> Known | str:
+    """A site from its description of itself, or why there is none; a registered name replaces the one in the description."""
+    if isinstance(answer, str):
+        return answer
     try:
         return Known.of({**answer.fields, "name": registered or answer.fields["name"]})
     except UNFIT:
-        return None
+        return "does not describe itself as a site"

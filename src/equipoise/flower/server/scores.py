@@ -19,6 +19,7 @@ from equipoise.flower.codec import UNFIT
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.failure import usefulness
 from equipoise.records.record import Score, Sums, number
+from equipoise.system.grouping import grouped
 
 Classes = dict[str, list[int]]  # samples by class of test sets by name
 
@@ -121,10 +122,7 @@ def _people(sent: Any, tally: Tally, values: Sequence[int]) -> list[Sums]:
 
 def people_together(of_sites: Sequence[Tested], values: Sequence[int], C: int) -> dict[str, list[Sums]]:
     """By test set the sums of the people at all sites that have it; those of a site that sends none are unknown. Empty if no site sends any."""
-    parts: dict[str, list[Tested]] = {}
-    for tested in of_sites:
-        for name in tested.tallies:
-            parts.setdefault(name, []).append(tested)
+    parts = grouped((name, tested) for tested in of_sites for name in tested.tallies)
     sets = {name: few for name, few in parts.items() if any(name in tested.people for tested in few)}
     return {name: [_added(few, name, k, V, C) for k, V in enumerate(values)] for name, few in sets.items()}
 

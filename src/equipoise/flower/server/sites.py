@@ -11,8 +11,8 @@ from torch import Tensor
 from equipoise.core import wire
 from equipoise.core.rule import overrides
 from equipoise.engines.job import Answer, Job
-from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
-from equipoise.flower.server.roster import Exchange, Known, Roster
+from equipoise.flower.codec import LOST, CodecError, Parcel, Submodel, change, changed, hiding, packed, sent, unpacked
+from equipoise.flower.server.roster import Roster
 from equipoise.flower.server.scores import Classes
 from equipoise.flower.site.store import Receipt
 from equipoise.system.errors import ABSENT
@@ -21,19 +21,13 @@ from equipoise.system.tree import tree_map
 
 
 @dataclass
-class Sites:
+class Sites(Roster):
     """The sites of one experiment, asked by their numbers as clients.
 
     An engine of :class:`equipoise.Federation`: called with a job, it sends each site its part and yields the answers in the
     order of their arrival. For a site that is not connected, fails, or is late, the answer is the reason.
-
-    Parameters
-    ----------
-    exchange : by which they are asked.
     """
 
-    exchange: Exchange
-    roster: Roster = field(init=False)
     traffic: dict[str, dict[int, list[int]]] = field(default_factory=dict)  # by kind and client: bytes down and up
     times: dict[int, tuple[float | None, float]] = field(default_factory=dict)  # of training, see Consortium.train
     # samples by class of the test sets of each site, as it said first
@@ -41,14 +35,6 @@ class Sites:
     saved: list[list[int]] = field(default_factory=list)  # the rounds of each site's states in the checkpoints kept
     _bases: dict[int, tuple[str, Tensor]] = field(default_factory=dict)  # what each site keeps, by client
     _count: int = 0
-
-    def __post_init__(self) -> None:
-        self.roster = Roster(self.exchange)
-
-    @property
-    def members(self) -> list[Known]:
-        """The sites, in the order of the clients."""
-        return self.roster.members
 
     def ask(
         self, kind: str, t: int, clients: Iterable[int], make: Callable[[int], Parcel], deadline: float | None = None
@@ -61,11 +47,11 @@ class Sites:
         make : gives the parcel of a client.
         deadline : seconds, > 0; default: that of the experiment.
         """
-        self.roster.meet()
+        self.meet()
         counts, began = self.traffic.setdefault(kind, {}), dict[int, float]()
         rest = list(clients)
         for last in (False, True):
-            nodes = {m: self.roster.nodes.get(self.members[m].name) for m in rest}
+            nodes = {m: self.nodes.get(self.members[m].name) for m in rest}
             yield from ((m, Said("is not connected", ABSENT)) for m, node in nodes.items() if node is None)
             here = {node: m for m, node in nodes.items() if node is not None}
 
@@ -84,9 +70,9 @@ class Sites:
                     counts[m][1] += answer.nbytes
                     if kind in ("train", "train.masked"):
                         waited = time.monotonic() - began[m]
-                        said: Any = answer.fields.get("seconds")  # anything: the site says it
-                        plausible = type(said) in (int, float) and 0 <= said <= waited
-                        self.times[m] = round(said, 4) if plausible else None, round(waited, 4)
+                        seconds: Any = answer.fields.get("seconds")  # anything: the site says it
+                        plausible = type(seconds) in (int, float) and 0 <= seconds <= waited
+                        self.times[m] = round(seconds, 4) if plausible else None, round(waited, 4)
                 if isinstance(answer, str) and key_of(answer) == LOST and not last:
                     rest.append(m)
                 else:
@@ -111,18 +97,12 @@ class Sites:
         """What the client at ``row`` of a job is sent."""
         m = job.ids[row]
         receipt = Receipt.of({key: x[row] for key, x in job.states[0].items()})
-        fields: dict[str, Any] = {
-            "client": m,
-            "t": job.t,
-            "rounds": job.rounds,
-            "receipt": receipt.fields,
-            "saved": self.saved[m] if self.saved else [],
-        }
+        fields: dict[str, Any] = {"client": m, "t": job.t, "rounds": job.rounds, "receipt": receipt.fields}
+        fields["saved"] = self.saved[m] if self.saved else []
         messages, fields["cut"] = self.messages(job, row)
-        units = None if job.units is None else job.units[row]
-        held = None if job.held is None else job.held[row]
+        units, held = (None if x is None else x[row] for x in (job.units, job.held))
         again = any(overrides(rule, "reward") for rule in job.rules)  # else every entry changes until the next round
-        model = self.model(m, job.received[row], job.private, units, held, fields, keep=again)
+        model = self.model(m, job.received[row], job.private, (units, held), fields, keep=again)
         if receipt.t < 0 and _stateful(job):
             fields["first"] = job.private is None and torch.equal(job.received[row], job.model.initial)
             if not fields["first"]:
@@ -143,29 +123,22 @@ class Sites:
 
     def messages(self, job: Job, row: int) -> tuple[dict[str, Tensor], dict[str, int]]:
         """The tensors of the rules' messages to the client at ``row`` of a job, and the whole length of those cut."""
-        sent = [{k: x[row] for k, x in state.items()} for state in job.messages]
-        return packed("messages", sent, hiding(job.private, job.model.n_params))
+        states = [{k: x[row] for k, x in state.items()} for state in job.messages]
+        return packed("messages", states, hiding(job.private, job.model.n_params))
 
     def model(
-        self,
-        m: int,
-        vector: Tensor,
-        private: Tensor | None,
-        units: Tensor | None,
-        held: Tensor | None,
-        fields: dict[str, Any],
-        keep: bool = True,
+        self, m: int, vector: Tensor, private: Tensor | None, part: Submodel, fields: dict[str, Any], keep: bool = True
     ) -> dict[str, Tensor]:
         """The message with a model [G] for client ``m``: its submodel, or the change of the model that it stores.
 
         What the client needs to read it is added to ``fields``. Only what it is told to ``keep`` is the base of a later change.
         """
-        fields["model"] = {}
-        shown = None if private is None else ~private
+        (units, held), fields["model"] = part, {}
+        visible = None if private is None else ~private
         if units is not None and held is not None:
-            parts = wire.pack_submodel(vector, units, held if shown is None else held & shown)
+            parts = wire.pack_submodel(vector, units, held if visible is None else held & visible)
         else:
-            public = vector if shown is None else vector[shown]
+            public = vector if visible is None else vector[visible]
             token, base = self._bases.get(m, (None, None))
             same = base is not None and torch.equal(base, public)
             parts = change(public, base if keep or same else None)
@@ -191,14 +164,9 @@ def _answered(job: Job, row: int, got: Parcel) -> Answer:
     """
     received, parts = job.received[row], got.part("model")
     parts = {name: x.to(received.device) for name, x in parts.items()}
-    shown = None if job.private is None else ~job.private
-    if any(overrides(rule, "upload") for rule in job.rules):
-        mask, before = shown, received if shown is None else received[shown]
-        values = changed(parts, before, before)
-    else:
-        masks = [x for x in (shown, None if job.held is None else job.held[row]) if x is not None]
-        mask = torch.stack(masks).all(0) if masks else None
-        values = changed(parts, None, received if mask is None else received[mask])
+    mask, uploads = sent(job.rules, job.private, None if job.held is None else job.held[row])
+    before = received if mask is None else received[mask]
+    values = changed(parts, before if uploads else None, before)
     trained = values if mask is None else received.masked_scatter(mask, values)
     reports = unpacked(got, "reports", len(job.rules), hiding(job.private, job.model.n_params))
     reports = tree_map(lambda x: x[None].to(received.device), reports)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from equipoise.core.outputs import Outputs
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import State, told
 from equipoise.core.settings import Settings
-from equipoise.core.solver import SGD, Adam, Solver
+from equipoise.core.solver import SGD, Adam
 from equipoise.core.tally import together
 from equipoise.core.task import Classification, Regression
 from equipoise.data.batch import listed, shape_of
@@ -37,7 +38,7 @@ from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
 from equipoise.federation.thresholds import measure_bundle
 from equipoise.federation.trial import Trial
-from equipoise.flower.codec import LOST, CodecError, Parcel, change, changed, hiding, packed, unpacked
+from equipoise.flower.codec import LOST, CodecError, Parcel, Submodel, change, changed, hiding, packed, sent, unpacked
 from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store, require_apart
 from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
@@ -60,6 +61,7 @@ DIGITS = 3  # that a guarded site tells of a loss or another mean over samples
 
 MOST_STEPS, MOST_DECAY = 10_000_000, 1.0  # of one message, unless the site's node config says otherwise
 SENT = ("value", "unknown", "right", "true", "chosen")  # of groups of people
+Memory = tuple[list[State], list[State]]  # a site's states, and the server's messages, one of each per rule
 SOLVERS: dict[str, type[SGD] | type[Adam]] = {"SGD": SGD, "Adam": Adam}
 
 
@@ -92,8 +94,6 @@ class Site:
         ------
         SiteError, CodecError : their text may leave the site; that of other errors must not.
         """
-        if kind not in KINDS:
-            raise SiteError(f"was asked for {kind!r}, which it does not know.")
         reply = KINDS[kind](self, self.here(asked))
         self.keep_base(asked)
         return reply
@@ -112,7 +112,7 @@ class Site:
 
     @property
     def guarded(self) -> bool:
-        """Whether the site answers little, see :mod:`equipoise.flower.site.questions`."""
+        """Whether the site answers little, see :mod:`equipoise.flower.secagg.site`."""
         return bool(self.node_config.get("secure")) or "max-epsilon" in self.node_config
 
     @property
@@ -162,15 +162,11 @@ class Site:
             return used(trial, fields["t"], fields["client"], trial.data[0], handed, own, states)
 
     def _job(
-        self,
-        t: int,
-        fields: Mapping[str, Any],
-        received: Tensor,
-        memory: tuple[list[State], list[State]],
-        submodel: tuple[Tensor | None, Tensor | None] = (None, None),
+        self, t: int, fields: Mapping[str, Any], received: Tensor, memory: Memory, submodel: Submodel = (None, None)
     ) -> Job:
         """The site's part of round ``t`` with its states and messages, and the units and coordinates of its submodel."""
-        trial, (states, messages), (units, held) = self.trial, memory, submodel
+        trial, (states, messages) = self.trial, memory
+        units, held = (None if x is None else x[None] for x in submodel)
         return Job(
             model=trial.model,
             rules=trial.method.rules,
@@ -185,8 +181,8 @@ class Site:
             messages=tree_map(lambda x: x[None], messages),
             data=[loaded(trial.data[0])],
             private=trial.private,
-            units=None if units is None else units[None],
-            held=None if held is None else held[None],
+            units=units,
+            held=held,
             neurons=trial.neurons if plain(trial) else None,
             secret=None if self.simulated else secrets.token_bytes(32),  # new noise for every message
         )
@@ -198,10 +194,6 @@ class Site:
     def _public(self, vector: Tensor) -> Tensor:
         private = self.trial.private
         return vector if private is None else vector[~private]
-
-    def _whole(self, public: Tensor) -> Tensor:
-        private = self.trial.private
-        return public if private is None else self.trial.setup.initial.masked_scatter(~private, public)
 
     def _base(self, fields: Mapping[str, Any]) -> Tensor | None:
         """The stored vector that a change in a message refers to.
@@ -223,26 +215,28 @@ class Site:
         if "units" in parts and trial.neurons is not None:
             units = wire.unpack_units(parts, trial.neurons.n)
             held = trial.neurons.held(units)
-            shown = held if trial.private is None else held & ~trial.private
-            if parts["values"].shape != (int(shown.sum()),):
+            visible = held if trial.private is None else held & ~trial.private
+            if parts["values"].shape != (int(visible.sum()),):
                 raise CodecError("the submodel does not have the size of its hidden units.")
-            return wire.unpack_submodel(parts, shown), units
-        return self._whole(changed(parts, self._base(fields), self._public(trial.setup.initial))), None
+            return wire.unpack_submodel(parts, visible), units
+        initial, private = trial.setup.initial, trial.private
+        public = changed(parts, self._base(fields), self._public(initial))
+        return public if private is None else initial.masked_scatter(~private, public), None
 
     def _initial(self, asked: Parcel) -> Tensor:
         """The initial global model [G] of a message."""
-        sent = asked.tensors.get("initial")
-        if sent is None:
+        vector, own = asked.tensors.get("initial"), self.trial.setup.initial
+        if vector is None:
             raise CodecError("the first model is missing.")
-        if sent.shape != self.trial.setup.initial.shape or sent.dtype != self.trial.setup.initial.dtype:
+        if vector.shape != own.shape or vector.dtype != own.dtype:
             raise CodecError("the first model has another size than the network here.")
-        return sent
+        return vector
 
     def _remembered(self, asked: Parcel, vector: Tensor) -> tuple[list[State], Tensor | None]:
         """The site's state per rule, and a vector [G] with its private coordinates; ``vector`` [G] is the received model."""
         trial, fields = self.trial, asked.fields
-        kept = self.store.recall(Receipt.read(fields["receipt"]))
-        if kept is None:
+        stored = self.store.recall(Receipt.read(fields["receipt"]))
+        if stored is None:
             setup = trial.setup
             if fields.get("first"):
                 setup = replace(setup, initial=vector)
@@ -250,11 +244,11 @@ class Site:
                 setup = replace(setup, initial=self._initial(asked))
             states = [rule.client_state(setup) for rule in trial.method.rules]
             return states, None if trial.private is None else setup.initial
-        states = tree_map(lambda x: x.to(vector.device), numbered(kept, "states", len(trial.method.rules)))
+        states = tree_map(lambda x: x.to(vector.device), numbered(stored, "states", len(trial.method.rules)))
         own = None
         if trial.private is not None:
             own = trial.setup.initial.clone()
-            own[trial.private] = kept["own"].to(own.device)
+            own[trial.private] = stored["own"].to(own.device)
         return states, own
 
 
@@ -301,23 +295,14 @@ def open_site(
         raise SiteError(
             "runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule())."
         )
-    method = method or Method.of(fields["method"])
+    method, described_solver = method or Method.of(fields["method"]), dict(fields["solver"])
+    solver = SOLVERS[described_solver.pop("kind")](**described_solver)
     same = {key: fields[key] for key in Settings().decisive if key in fields}
     settings = Settings(**same, device=fields.get("device", "cpu"))
-    inputs = frame(
-        task.net,
-        [task.train],
-        settings,
-        [name],
-        lr=_solver(fields["solver"]).lr,
-        tests=task.tests(name),
-        transform=task.transform,
-        head=task.head,
-        task=task.meaning,
-    )
+    inputs = frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
     sensitive = inputs.sensitive(task.attributes, away=False)
-    if task.schema is not None and (why := task.schema.doubt((settings.validation, settings.seed), name)):
-        raise SiteError(why)
+    if task.schema is not None and (doubt := task.schema.doubt((settings.validation, settings.seed), name)):
+        raise SiteError(doubt)
     require_people(method, sensitive, here=True)
     people, doubts = inputs.data[0].people is not None, tuple(repeated(inputs.data))
     own = node_config or {}
@@ -328,21 +313,14 @@ def open_site(
         except ValueError as error:
             raise refusal(str(error)) from None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
-    trial = prepare(
-        inputs,
-        method,
-        _solver(fields["solver"]),
-        settings,
-        "sequential",
-        groups=task.neurons,
-        attributes=inputs.values(sensitive),
-    )
+    values = inputs.values(sensitive)
+    trial = prepare(inputs, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
     tests = EvaluationSets(inputs.tests, None, recorded_of(trial.model.task, task.measures)[0])
     noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if spend(own, noise, 0) and (personal or settings.validation):
-        what = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
-        raise refusal(f"max-epsilon allows no scores {what}, which no noise protects")
+        scores = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
+        raise refusal(f"max-epsilon allows no scores {scores}, which no noise protects")
     return Site(
         trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people, doubts
     )
@@ -355,16 +333,14 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     more = sum(getattr(rule, "steps", None) or 0 for rule in job.rules)  # such as those of finetune
     steps = float(rounds) * (job.settings.steps_of(int(site.trial.setup.sizes[0])) + more)
     decay = max(map(float, rates)) * float(getattr(solver, "weight_decay", 0.0))
-    for key, what, size, usual in (
-        ("max-steps", "gradient steps", steps, MOST_STEPS),
-        ("max-decay", "of lr x weight decay", decay, MOST_DECAY),
+    for key, words, size, usual, beyond, than in (
+        ("max-steps", f"{steps:,g} gradient steps", steps, MOST_STEPS, gt, "more"),
+        ("max-decay", f"{decay:,g} of lr x weight decay", decay, MOST_DECAY, gt, "more"),
+        ("min-batch", f"batches of {batch} samples", batch, 1, lt, "fewer"),
     ):
-        if size > (most := own.get(key, usual)):
-            refused = f"one message asks for {size:,g} {what}"
-            raise refusal(f"{refused}; {key} in its node-config is {most:,}", f"{refused}, more than its {key}")
-    if batch < (least := own.get("min-batch", 1)):
-        refused = f"one message asks for batches of {batch} samples"
-        raise refusal(f"{refused}; min-batch in its node-config is {least}", f"{refused}, fewer than its min-batch")
+        if beyond(size, bound := own.get(key, usual)):
+            refused = f"one message asks for {words}"
+            raise refusal(f"{refused}; {key} in its node-config is {bound:,}", f"{refused}, {than} than its {key}")
 
 
 # answers
@@ -402,22 +378,19 @@ def train(site: Site, fields: Mapping[str, Any], job: Job, own: Tensor | None) -
     began = time.monotonic()
     answer = _visited(site, job)
     seconds = time.monotonic() - began
-    trained, update = answer.trained[0], {}
-    shown = None if trial.private is None else ~trial.private
-    if trial.method.overriding("upload"):
-        update = change(trained if shown is None else trained[shown], received if shown is None else received[shown])
-    else:
-        parts = [mask for mask in (shown, held) if mask is not None]
-        update = {"values": trained[torch.stack(parts).all(0)] if parts else trained}
+    trained = answer.trained[0]
+    mask, uploads = sent(trial.method.rules, trial.private, held)
+    new, before = (x if mask is None else x[mask] for x in (trained, received))
+    update = change(new, before if uploads else None)
     reports = told(trial.method.rules, tree_map(lambda x: x[0], answer.reports))
-    sent, cut = packed("reports", reports, site._hide)
+    tensors, cut = packed("reports", reports, site._hide)
     kept = {f"states/{rule}/{key}": x[0] for rule, state in enumerate(answer.states) for key, x in state.items()}
     if trial.private is not None and own is not None:
         kept["own"] = (trained if held is None else torch.where(held, trained, own))[trial.private]
     site.store.settle({fields["receipt"][0], *fields["saved"]})  # not before: a message that is refused removes nothing
     receipt = site.store.keep(fields["t"], kept)
     back = {"receipt": receipt.fields, "cut": cut, "seconds": seconds}
-    return Parcel(back, {f"model/{name}": x for name, x in update.items()} | sent)
+    return Parcel(back, {f"model/{name}": x for name, x in update.items()} | tensors)
 
 
 def _alone(site: Site, asked: Parcel) -> Parcel:
@@ -448,16 +421,21 @@ def _evaluate(site: Site, asked: Parcel) -> Parcel:
     trial, fields = site.trial, asked.fields
     if not {*fields["measures"]} <= {*site.tests.measures}:
         raise SiteError(f"measures {', '.join(site.tests.measures)} only, as its own task states: Task(measures=...).")
-    vector = site._used(asked) if fields["own"] else site._received(asked)[0]
-    shown = site.shown
-    answered, own = shown.answered(trial, vector, _decisions(site, asked, vector if fields["own"] else None)), {}
+    shown, own = site.shown, {}
+    answered = shown.answered(trial, *_measured(site, asked))
     if "global" in asked.tensors and answered:
         own = {"own": _sums(site, answered.values())}
         shared = changed({"values": asked.tensors["global"]}, None, trial.setup.initial)
         answered = shown.answered(trial, shared, _decisions(site, asked))
-    return Parcel(
-        {"scores": {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}, **own}
-    )
+    scores = {name: _told(site, outputs, fields["measures"]) for name, outputs in answered.items()}
+    return Parcel({"scores": scores, **own})
+
+
+def _measured(site: Site, asked: Parcel) -> tuple[Tensor, Sequence[State]]:
+    """The model [G] of a message, or with ``own`` in it the one that this site predicts with, and the states by which its rules decide."""
+    own = asked.fields["own"]
+    vector = site._used(asked) if own else site._received(asked)[0]
+    return vector, _decisions(site, asked, vector if own else None)
 
 
 def _decisions(site: Site, asked: Parcel, used: Tensor | None = None) -> Sequence[State]:
@@ -520,15 +498,9 @@ def _sums(site: Site, parts: Iterable[Outputs], *, classes: bool = False) -> lis
 
 def _validate(site: Site, asked: Parcel) -> Parcel:
     """How the model this site predicts with does on what it holds out, if that is enough: sums over the samples."""
-    vector = site._used(asked) if asked.fields["own"] else site._received(asked)[0]
-    held = None if site.held is None else loaded(site.held)
-    outputs = (
-        measured(
-            site.trial, vector, held, "this site", _decisions(site, asked, vector if asked.fields["own"] else None)
-        )
-        if held is not None and site.suffices(held)
-        else None
-    )
+    (vector, decisions), outputs = _measured(site, asked), None
+    if site.held is not None and site.suffices(held := loaded(site.held)):
+        outputs = measured(site.trial, vector, held, "this site", decisions)
     return Parcel({"found": None if outputs is None else _sums(site, [outputs])})
 
 
@@ -551,7 +523,7 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
 
     Why it cannot be a bundle, if it cannot, is kept in its place.
     """
-    folder, why = site.store.directory / BUNDLE, ""
+    folder, reason = site.store.directory / BUNDLE, ""
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
     try:
         trial, tests, task = site.trial, site.shown, site.trial.model.task
@@ -577,11 +549,11 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
         for path in (folder, *folder.rglob("*")):  # they have numbers about the site's own people
             path.chmod(0o700 if path.is_dir() else 0o600)
     except (OSError, ValueError) as error:
-        why = str(error)
+        reason = str(error)
     except Exception as error:  # of the user's network: the model itself is stored
         log.exception("no bundle could be made of the model of this site")
-        why = f"{type(error).__name__}; the site's log has more."
-    write_atomically(site.store.directory / NO_BUNDLE, why, private=True)
+        reason = f"{type(error).__name__}; the site's log has more."
+    write_atomically(site.store.directory / NO_BUNDLE, reason, private=True)
 
 
 def _visited(site: Site, job: Job) -> Answer:
@@ -622,8 +594,8 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 def sendable(error: Exception) -> str:
     """What may be sent of an error of which the site's own log has the whole text."""
-    sent = getattr(error, "sent", "") or (error.args or ("",))[0]
-    return sent if isinstance(sent, str) else str(error)
+    text = getattr(error, "sent", "") or (error.args or ("",))[0]
+    return text if isinstance(text, str) else str(error)
 
 
 def harmless(error: Exception) -> str:
@@ -634,7 +606,3 @@ def harmless(error: Exception) -> str:
     if isinstance(error, NetworkError):
         return ": ".join(filter(None, ("NetworkError", error.fields.get("harmless"))))
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
-
-
-def _solver(fields: Mapping[str, Any]) -> Solver:
-    return SOLVERS[fields["kind"]](**{key: value for key, value in fields.items() if key != "kind"})

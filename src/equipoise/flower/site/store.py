@@ -107,17 +107,17 @@ class Store:
         try:
             tensors = tensor_files.read(self._state(receipt.t), receipt.sha256.hex())
         except (FileNotFoundError, DamagedError) as error:
-            what = "missing" if isinstance(error, FileNotFoundError) else "damaged"
+            fault = "missing" if isinstance(error, FileNotFoundError) else "damaged"
             raise SiteError(
-                f"its state of round {receipt.t} is {what}. Put the site's state directory back from a copy, "
+                f"its state of round {receipt.t} is {fault}. Put the site's state directory back from a copy, "
                 "or start a new run."
             ) from None
         return {name: x for name, x in tensors.items() if name != SALT}
 
     def settle(self, rounds: Collection[int]) -> None:
         """Remove all states but those of some rounds, and files partly written by a killed process."""
-        kept = {self._state(t) for t in rounds}
-        for old in {*self.directory.glob("state-*.safetensors"), *self.directory.glob(f".state-*{PART}")} - kept:
+        present = {self._state(t) for t in rounds}
+        for old in {*self.directory.glob("state-*.safetensors"), *self.directory.glob(f".state-*{PART}")} - present:
             old.unlink(missing_ok=True)
 
     def _state(self, t: int) -> Path:
@@ -172,8 +172,8 @@ def take(states: str | Path, folder: str | Path, *, run: str | None = None) -> s
     ValueError : there is no model, there are several, or it was not a bundle's.
     """
     base = Path(states)
-    kept = sorted(base.glob(f"*/*/{MODEL}"), key=lambda path: path.stat().st_mtime)
-    sites = {path.parent.relative_to(base).as_posix(): path.parent for path in kept}
+    models = sorted(base.glob(f"*/*/{MODEL}"), key=lambda path: path.stat().st_mtime)
+    sites = {path.parent.relative_to(base).as_posix(): path.parent for path in models}
     chosen = [name for name in sites if run is None or run in (name, name.partition("/")[0])]
     if not sites:
         raise ValueError(
@@ -225,9 +225,9 @@ def require_apart(path: Path, name: str, data: Samples, draw: Draw, least: int) 
         draws = [held_rows(n, y, *draw, name, people), *earlier]
         if any(np.array_equal(draws[0], other) for other in earlier):
             return
-        told = [held for held in draws if enough(np.unique(person[held]).size, least)]
-        sums = np.stack([*(~held for held in draws), *told])
-        if (earlier or told) and exposed(sums, np.arange(n), person, least).any():
+        published = [held for held in draws if enough(np.unique(person[held]).size, least)]
+        sums = np.stack([*(~held for held in draws), *published])
+        if (earlier or published) and exposed(sums, np.arange(n), person, least).any():
             raise ValueError(
                 f"with what it held out before, validation={draw[0]:g} and seed={draw[1]} would tell of fewer people than its "
                 "least-group; choose validation and seed of an earlier run"

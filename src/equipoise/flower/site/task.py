@@ -73,18 +73,9 @@ class Task:
         more : as of :class:`Task`.
         """
         train, test = (None, None) if data is None else schema.samples(data)
-        return Task(
-            net,
-            train,
-            test,
-            features=schema.inputs,
-            classes=schema.classes or None,
-            scaling=schema.coder.as_json(),
-            attributes=schema.values or None,
-            task=schema.task,
-            schema=schema,
-            **more,
-        )
+        names: dict[str, Any] = {"features": schema.inputs, "classes": schema.classes or None}
+        names["attributes"] = schema.values or None
+        return Task(net, train, test, scaling=schema.coder.as_json(), task=schema.task, schema=schema, **names, **more)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -92,6 +83,11 @@ class Task:
         if self.schema is None:
             return {"scenario": "sites"}
         return {"scenario": "sites", "layout": "a table at each site", "schema": self.schema.coder.as_json()}
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What a federation, or a site's part of it, takes by name."""
+        return {"transform": self.transform, "head": self.head, "task": self.meaning}
 
     @property
     def meaning(self) -> Learnt:
