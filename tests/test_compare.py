@@ -20,7 +20,8 @@ from equipoise.cli.options import new_labels
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure
 from equipoise.runs.plan import Outcome, compare, directories, fitting
-from equipoise.system import files, workers
+from equipoise.system import workers
+from equipoise.system.claims import claimed
 from helpers import in_one
 from run_helpers import (
     TINY,
@@ -309,7 +310,7 @@ def test_a_stopped_comparison_leaves_no_process_and_goes_on(
         said
         == "error: Stopped. The same command continues after the last complete round; of a single run, equipoise resume does, too.\n"
     )
-    with files.locked(first / ".lock"):  # its process is gone
+    with claimed(first):  # its process is gone
         assert 0 < len(records(first)) < 30
     assert not (second / "metrics.jsonl").exists()
     ended = equipoise(*given, "--json")

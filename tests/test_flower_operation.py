@@ -19,8 +19,8 @@ from equipoise.flower.secagg import sums
 from equipoise.flower.site.store import Store
 from equipoise.records.record import lines as record_lines
 from equipoise.runs.status import run_status
+from equipoise.system.claims import claimed
 from equipoise.system.errors import InputError
-from equipoise.system.files import locked
 from run_helpers import equipoise
 
 __all__ = ["equipoise"]
@@ -165,7 +165,7 @@ def test_cells_without_a_value_say_why(equipoise: Any, link: Link, run: Path) ->
 
 def test_status_of_a_run_that_begins_or_goes_on(equipoise: Any, run: Path) -> None:
     (run / "metrics.jsonl").unlink()
-    with locked(run / ".lock"):
+    with claimed(run):
         found = json.loads(equipoise("flower", "status", run, "--json").out)
     assert found["run"]["state"] == f"running as process {os.getpid()}"
     assert (found["run"]["round"], found["run"]["last_round_ended"]) == (0, None)

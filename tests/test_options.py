@@ -88,6 +88,7 @@ TRAINING: dict[str, list[str] | tuple[list[str], str] | str] = {
     "--positive": ["--positive", "3"],
     "--least-group": ["--least-group", "21"],
     "--contribution-rounds": ["--contribution-rounds", "2"],
+    "--on": (["--on", "nowhere"], "on must be slurm, ray or dask://"),
     "--track": ["--track", "tensorboard:runs"],
     "--engine": ["--engine", "sequential"],
     "--threads": ["--threads", "2"],

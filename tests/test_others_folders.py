@@ -27,6 +27,7 @@ from equipoise.privacy.accounting import spend
 from equipoise.report import drawing
 from equipoise.runs import pack, status
 from equipoise.system import files, own_code, workers
+from equipoise.system.claims import CLAIM, claimed
 from equipoise.system.errors import RunError
 from equipoise.system.seals import open_toml
 from run_helpers import cache, config, equipoise, executed
@@ -91,8 +92,7 @@ def test_so_does_every_command(theirs: Path, command: tuple[str, ...], equipoise
 
 
 def test_status_names_the_file(theirs: Path) -> None:
-    (theirs / ".lock").unlink(missing_ok=True)
-    os.mkfifo(theirs / ".lock")
+    os.mkfifo(theirs / CLAIM)
     assert "is a pipe" in status.run_status(theirs).why
 
 
@@ -352,9 +352,12 @@ def test_a_file_of_two_names_is_not_changed_where_it_lies(tmp_path: Path) -> Non
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "metrics.jsonl").hardlink_to(tmp_path / "mine")
     (tmp_path / ".lock").hardlink_to(tmp_path / "mine")
+    (tmp_path / CLAIM).hardlink_to(tmp_path / "mine")
     with pytest.raises(RunError, match="is also another file"):
         files.append(tmp_path / "metrics.jsonl", "theirs")
-    with pytest.raises(RunError, match="is also another file"), files.claimed(tmp_path):
+    with pytest.raises(RunError, match="is also another file"), files.locked(tmp_path / ".lock"):
+        pass
+    with pytest.raises(RunError, match="Process unknown is at"), claimed(tmp_path):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
 

@@ -23,8 +23,8 @@ from equipoise.federation.standing import ProgressLog, Standing, shown_rate
 from equipoise.records.record import large
 from equipoise.runs import directory as runs
 from equipoise.runs.status import RunStatus, Watch, all_end, below, run_status
+from equipoise.system.claims import CLAIM, claimed, owner
 from equipoise.system.errors import RunError
-from equipoise.system.files import holder, locked
 from run_helpers import LINE, cache, config, equipoise, executed, started
 
 
@@ -282,15 +282,13 @@ def test_a_run_that_goes_on_is_running_and_is_not_disturbed(tmp_path: Path) -> N
 
 
 def test_who_holds_a_lock_is_seen_without_taking_it(tmp_path: Path) -> None:
-    path = tmp_path / ".lock"
-    assert holder(path) is None
-    with locked(path):
-        assert holder(path) == str(os.getpid())
-        with pytest.raises(BlockingIOError, match=str(os.getpid())), locked(path):
-            pass
+    path = tmp_path / CLAIM
+    assert owner(path) is None
+    with claimed(tmp_path):
+        assert str(owner(path)) == str(os.getpid())
         with pytest.raises(RunError, match=f"Process {os.getpid()} is at"):
             federation().fit(1, directory=tmp_path, progress=False)
-    assert holder(path) is None
+    assert owner(path) is None
 
 
 def test_a_folder_without_runs(tmp_path: Path, equipoise: Any) -> None:

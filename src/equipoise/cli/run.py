@@ -212,7 +212,7 @@ def run(
     ),
 ) -> None:
     """Train one method and show how fair it is."""
-    from equipoise.runs import directory as runs, tracking
+    from equipoise.runs import directory as runs, plan, tracking
 
     output.check()
     chosen = read(vars(given), shared=False)
@@ -228,6 +228,8 @@ def run(
     directory = place.folder(f"{runs.slug(config.label)}-{config.scenario}-seed{config.seed}")
     runs.start(config, directory)
     with tracking.Tracking(directory, config.track):
+        if config.on is not None:
+            plan.finish([plan.Cell(directory.name, config, directory)], lines=not output.json_)[0].require()
         histories = options.relabelled([_execute(directory, quiet=output.json_, workers=workers)], labels)
         _show_results(histories, directory, output)
 

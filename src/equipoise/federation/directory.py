@@ -17,8 +17,9 @@ from equipoise.records.identity import SETTINGS, Difference, stated
 from equipoise.records.meta import Content
 from equipoise.records.record import Record, last_hash, line, lines, parse
 from equipoise.system import files
+from equipoise.system.claims import claimed
 from equipoise.system.errors import DamagedError
-from equipoise.system.files import claimed, read_regular, real_path, write_atomically
+from equipoise.system.files import read_regular, real_path, write_atomically
 from equipoise.system.places import private
 from equipoise.system.seals import open_json, sealed_json
 
@@ -27,13 +28,12 @@ log = logging.getLogger(__name__)
 METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
 CHECKPOINT = "checkpoint"
-LOCK = ".lock"
 FAILED = "failed.json"  # why the last attempt ended before its time, and who was left out of the round
 BEST = "best"  # a folder with the state after the round with the best validation, in its own checkpoint, named by the round
 UNKNOWN = "is of an earlier version, which kept no hash of its data: that they are the same could not be checked."
 
 
-def locking(directory: Path) -> AbstractContextManager[None]:
+def locking(directory: Path) -> AbstractContextManager[object]:
     """Hold the lock of a run's directory; of a run with a configuration, who executes that holds it."""
     return nullcontext() if (directory / "config.toml").exists() else claimed(directory)
 

@@ -56,9 +56,10 @@ from equipoise.records.record import Record
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
+from equipoise.system.claims import claimed
 from equipoise.system.environment import environment
 from equipoise.system.errors import RunError, SiteError, refusal
-from equipoise.system.files import claimed, read_regular, require_own, sweep, write_atomically
+from equipoise.system.files import read_regular, require_own, sweep, write_atomically
 from equipoise.system.logs import FORMS, logging_as
 from equipoise.system.places import own_state
 from equipoise.system.ranges import marked

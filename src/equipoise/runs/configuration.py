@@ -21,6 +21,7 @@ from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
 from equipoise.system import calls, devices, own_code, places
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
+from equipoise.system.queues import launch_of
 from equipoise.system.ranges import marked, number, setting, text
 from equipoise.system.suggestions import some
 from equipoise.system.text import read_value
@@ -178,6 +179,8 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
     devices.usable_device(config.device)
     _check_selection(config, chosen)
+    if config.on is not None:
+        launch_of(config.on)  # or what is wrong with it
     if not rules.sharing.clients and config.engine == FLOWER:
         raise ValueError(
             f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."

@@ -40,7 +40,8 @@ from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
 from equipoise.system import environment, hashes, own_code, places, ranges, suggestions, trust
-from equipoise.system.files import cache_directory, claimed, locked, read_regular, require_own, sweep, write_atomically
+from equipoise.system.claims import claimed
+from equipoise.system.files import cache_directory, locked, read_regular, require_own, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.text import Said, key_of, plural
 from equipoise.system.workers import cores
@@ -496,7 +497,7 @@ def execute(
         return history
     config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
-    with claimed(directory), noting_failure(directory):
+    with claimed(directory) as held, noting_failure(directory):
         config = replace(config, **changes)
         sweep(directory)
         torch.set_num_threads(config.threads)
@@ -514,6 +515,7 @@ def execute(
         _describe(config, directory, fed, scenario, before)
 
         def shown(record: Record) -> bool:
+            held.check()
             paused = on_round is not None and on_round(record) is True
             return paused or (until is not None and record["round"] + 1 >= until)
 

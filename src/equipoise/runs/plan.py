@@ -78,6 +78,11 @@ class Outcome:
         """Why it failed; empty if it did not."""
         return "" if self.error is None else str(self.error)
 
+    def require(self) -> None:
+        """Raise the error that ended it, if one did."""
+        if self.error is not None:
+            raise self.error
+
     @cached_property
     def history(self) -> History | None:
         """What it has recorded, if anything."""

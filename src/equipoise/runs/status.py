@@ -10,13 +10,14 @@ from statistics import fmean
 from typing import Any
 
 from equipoise.federation.checkpoint import POINTER
-from equipoise.federation.directory import CHECKPOINT, FAILED, LOCK, MANIFEST, METRICS
+from equipoise.federation.directory import CHECKPOINT, FAILED, MANIFEST, METRICS
 from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rate
 from equipoise.records import history, record
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.runs.directory import finished
 from equipoise.system import errors, own_code, seals
-from equipoise.system.files import holder, open_regular, read_regular
+from equipoise.system.claims import CLAIM, owner
+from equipoise.system.files import open_regular, read_regular
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
 STATES = ("running", "complete", "stopped", "failed", "not begun", "damaged")
@@ -75,7 +76,7 @@ def _read_status(directory: Path) -> RunStatus:
     least = int(about.get("least_group") or history.LEAST)
     large = [record.large(each, least, simulated) for each in last]
     standing = Standing.of(large, int(about.get("rounds") or len(last)))
-    process = holder(directory / LOCK)
+    process = owner(directory / CLAIM)
     ended = str(last[-1].get("stopped", "")) if last else ""
     failure = _object(directory / FAILED)
     lr = about.get("lr")
@@ -89,7 +90,7 @@ def _read_status(directory: Path) -> RunStatus:
     else:
         state, why = "stopped" if last else "not begun", ended
     method = own_code.short(str(about.get("label") or about.get("method") or ""))
-    running = process if state == "running" else None
+    running = str(process) if state == "running" else None
     written = _ended(directory, last[-1]["round"]) if last else None
     rate = "" if lr is None else shown_rate(lr, standing.round, standing.rounds)
     return RunStatus(directory, method, about.get("seed"), state, standing, running, written, why, rate)

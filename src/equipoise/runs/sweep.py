@@ -42,6 +42,7 @@ from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
 from equipoise.system import files, seals
+from equipoise.system.claims import claimed
 from equipoise.system.own_code import short
 from equipoise.system.ranges import check_whole
 from equipoise.system.search import Space, read
@@ -466,7 +467,7 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     for path in paths:
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
-    with files.claimed(base, "comparison", ORDER, FOLDER):
+    with claimed(base, "comparison", ORDER, FOLDER):
         files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
         yield
 

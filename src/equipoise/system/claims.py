@@ -7,20 +7,22 @@ gone, or if it was not touched for long: ages are compared on the clock of the f
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 from equipoise.system.errors import RunError
-from equipoise.system.files import open_new, open_regular, read_regular
+from equipoise.system.files import open_new, open_regular, read_regular, require_own
 
+CLAIM: Final = ".claim"  # the file, in the folder that is claimed
 BEAT: Final = 15.0  # seconds between touches
 PATIENCE: Final = (
     180.0  # seconds without a touch, after which a claim of another machine is given up; NFS caches times for up to 60
@@ -28,7 +30,7 @@ PATIENCE: Final = (
 SMALL: Final = 1000  # bytes of a claim at most
 
 
-@functools.cache
+@cache
 def machine() -> str:
     """The name of a machine, of its last start, and of the table of processes in which a number names one process."""
     parts = [socket.gethostname()]
@@ -70,7 +72,7 @@ class Claim:
             return cls(str(content["machine"]), int(content["process"]), str(content["started"]), str(content["token"]))
         except FileNotFoundError:
             return None
-        except (OSError, RunError, ValueError, TypeError, KeyError):  # damaged, or not written yet
+        except (ValueError, TypeError, KeyError):  # damaged, or not written yet
             return cls("", 0, "", "")
 
     def __str__(self) -> str:
@@ -78,11 +80,11 @@ class Claim:
         number = str(self.process or "unknown")
         return number if self.machine in ("", machine()) else f"{number} on {host}"
 
-    def abandoned(self, path: Path) -> bool:
+    def abandoned(self, age: Callable[[], float]) -> bool:
         """Whether its process on this machine has ended, or it was not touched for long."""
         if self.machine == machine() and self.started:
             return _started(self.process) != self.started
-        return _age(path) > PATIENCE
+        return age() > PATIENCE
 
 
 def _age(path: Path) -> float:
@@ -103,9 +105,15 @@ def _age(path: Path) -> float:
 
 
 def owner(path: Path) -> Claim | None:
-    """The claim in a file, if its process may still be working."""
+    """The claim in a file, if its process may still be working, by the clock of this machine; nothing is changed."""
+
+    def age() -> float:
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime
+        return 0.0
+
     claim = Claim.read(path)
-    return None if claim is None or claim.abandoned(path) else claim
+    return None if claim is None or claim.abandoned(age) else claim
 
 
 class Held:
@@ -170,7 +178,7 @@ def take(path: Path) -> Held:
         other = Claim.read(path)
         if other is None:
             continue
-        if not other.abandoned(path):
+        if not other.abandoned(partial(_age, path)):
             raise BlockingIOError(str(other))
         _remove(path, other)
 
@@ -189,9 +197,23 @@ def _remove(path: Path, abandoned: Claim) -> None:
 
 
 @contextlib.contextmanager
-def claiming(path: Path) -> Iterator[Held]:
-    """Hold a claim while the block runs; see :func:`take`."""
-    held = take(path)
+def claimed(directory: Path, *holds: str, wait: str = "Wait until it ends") -> Iterator[Held]:
+    """Hold the claim of a directory, which is made if it is missing, while the block runs.
+
+    ``holds`` is what the directory must hold, see :func:`equipoise.system.files.require_own`; ``wait`` what a user can do while another process has
+    the claim.
+
+    Raises
+    ------
+    RunError : naming the process that has it.
+    """
+    if holds:
+        require_own(directory, *holds)
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        held = take(directory / CLAIM)
+    except BlockingIOError as error:
+        raise RunError(f"Process {error} is at {directory} already. {wait}, or stop it first.") from None
     try:
         yield held
     finally:

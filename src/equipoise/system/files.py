@@ -194,26 +194,6 @@ def locked(path: Path, *, wait: bool = False, private: bool = False) -> Iterator
         yield
 
 
-@contextlib.contextmanager
-def claimed(directory: Path, *holds: str, wait: str = "Wait until it ends") -> Iterator[None]:
-    """Hold the lock of a directory, which is made if it is missing, while the block runs.
-
-    ``holds`` is what the directory must hold, see :func:`require_own`; ``wait`` what a user can do while another process has the lock.
-
-    Raises
-    ------
-    RunError : naming the process that holds it.
-    """
-    if holds:
-        require_own(directory, *holds)
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(directory / ".lock"):
-            yield
-    except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {directory} already. {wait}, or stop it first.") from None
-
-
 def require_own(
     directory: Path, holds: str, mark: str, beside: str = "", *, another: str = "Choose another directory"
 ) -> None:
@@ -227,22 +207,6 @@ def require_own(
         return
     if any(not path.name.startswith(".") and path.name != beside for path in directory.iterdir()):
         raise RunError(f"{directory} is not empty and holds no {holds}. {another}.")
-
-
-def holder(path: Path) -> str | None:
-    """The number of the process that holds a lock, ``"unknown"`` if it says none; None if nobody does. The file stays as it is."""
-    try:
-        import fcntl
-
-        with open_regular(path) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment, less than who wants it waits
-    except BlockingIOError:
-        return _holder(path)
-    except ImportError:  # on Windows, where the file of a lock that is held cannot be read
-        return None if not path.exists() or _holder(path) != "unknown" else "unknown"
-    except OSError:  # no such file, or a file system without locks
-        return None
-    return None
 
 
 def _require_alone(path: Path) -> None:
