@@ -10,45 +10,35 @@ from typing import TYPE_CHECKING, Any
 from equipoise.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from equipoise.bundle.predictor import load as load
-    from equipoise.core.model import Model as Model
-    from equipoise.core.rates import Cosine as Cosine, Exponential as Exponential, Step as Step
-    from equipoise.core.rule import (
-        Bounds as Bounds,
-        Briefing as Briefing,
-        Cohort as Cohort,
-        Out as Out,
-        Rule as Rule,
-        Setup as Setup,
-        Visit as Visit,
-    )
-    from equipoise.core.settings import Settings as Settings
-    from equipoise.core.solver import SGD as SGD, Adam as Adam
-    from equipoise.core.task import Classification as Classification, Regression as Regression
-    from equipoise.data.samples import Lazy as Lazy, OfPeople as OfPeople
-    from equipoise.federation.checkpoint import CheckpointError as CheckpointError
-    from equipoise.federation.federation import Federation as Federation
-    from equipoise.federation.forecast import Forecast as Forecast, ForecastError as ForecastError, forecast as forecast
-    from equipoise.federation.guard import QuorumError as QuorumError
-    from equipoise.federation.history import History as History
-    from equipoise.federation.method import Method as Method, MethodError as MethodError, parse as parse
-    from equipoise.federation.stopping import EarlyStopping as EarlyStopping
-    from equipoise.federation.thresholds import Threshold as Threshold, choose_threshold as choose_threshold
-    from equipoise.methods import METHODS as METHODS
-    from equipoise.metrics.classification import Measure as Measure
-    from equipoise.networks import NETWORKS as NETWORKS, build
-    from equipoise.report.audit import Audit as Audit, audit as audit
-    from equipoise.report.comparisons import Comparison as Comparison
-    from equipoise.runs.choosing import Tuning as Tuning
-    from equipoise.runs.sweep import compare as compare, tune as tune
-    from equipoise.runs.tracking import Tracking as Tracking, track as track
-    from equipoise.scenarios import SCENARIOS as SCENARIOS, Images as Images, Scenario as Scenario, load as loader
-    from equipoise.scenarios.shared import SharedSchema as SharedSchema
-    from equipoise.system.ranges import choice as choice, number as number
-    from equipoise.system.search import among as among, log_uniform as log_uniform, uniform as uniform
-    from equipoise.testing import check_rule as check_rule
-
-    network, scenario = build, loader
+    from equipoise.bundle.predictor import load
+    from equipoise.core.model import Model
+    from equipoise.core.rates import Cosine, Exponential, Step
+    from equipoise.core.rule import Bounds, Briefing, Cohort, Out, Rule, Setup, Visit
+    from equipoise.core.settings import Settings
+    from equipoise.core.solver import SGD, Adam
+    from equipoise.core.task import Classification, Regression
+    from equipoise.data.samples import Lazy, OfPeople
+    from equipoise.federation.checkpoint import CheckpointError
+    from equipoise.federation.federation import Federation
+    from equipoise.federation.forecast import Forecast, ForecastError, forecast
+    from equipoise.federation.guard import QuorumError
+    from equipoise.federation.history import History
+    from equipoise.federation.method import Method, MethodError, parse
+    from equipoise.federation.stopping import EarlyStopping
+    from equipoise.federation.thresholds import Threshold, choose_threshold
+    from equipoise.methods import METHODS
+    from equipoise.metrics.classification import Measure
+    from equipoise.networks import NETWORKS, build as network
+    from equipoise.report.audit import Audit, audit
+    from equipoise.report.comparisons import Comparison
+    from equipoise.runs.choosing import Tuning
+    from equipoise.runs.sweep import compare, tune
+    from equipoise.runs.tracking import Tracking, track
+    from equipoise.scenarios import SCENARIOS, Images, Scenario, load as scenario
+    from equipoise.scenarios.shared import SharedSchema
+    from equipoise.system.ranges import choice, number
+    from equipoise.system.search import among, log_uniform, uniform
+    from equipoise.testing import check_rule
 
 # Large pages, see system/memory.py: PyTorch looks once, before its first large tensor.
 if os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0":
@@ -85,7 +75,14 @@ _HOMES = {  # the public names of each module; two have another name there
     "testing": ("check_rule",),
 }
 _RENAMED = {"network": "build", "scenario": "load"}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
+__all__ = [
+    "METHODS", "NETWORKS", "SCENARIOS", "SGD", "Adam", "Audit", "Bounds", "Briefing", "CheckpointError",
+    "Classification", "Cohort", "Comparison", "Cosine", "EarlyStopping", "Exponential", "Federation", "Forecast",
+    "ForecastError", "History", "Images", "Lazy", "Measure", "Method", "MethodError", "Model", "OfPeople", "Out",
+    "QuorumError", "Regression", "Rule", "Scenario", "Settings", "Setup", "SharedSchema", "Step", "Threshold",
+    "Tracking", "Tuning", "Visit", "among", "audit", "check_rule", "choice", "choose_threshold", "compare",
+    "forecast", "load", "log_uniform", "network", "number", "parse", "scenario", "track", "tune", "uniform",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
