@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs, status
 from equipoise.runs.configuration import RunConfig
 from equipoise.system import files, seals, trust
-from equipoise.system.errors import SETTINGS, RunError
+from equipoise.system.claims import PATIENCE
+from equipoise.system.errors import CLAIMED, SETTINGS, RunError
 from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
 from equipoise.system.workers import Processes, Workers, cores
 
@@ -174,8 +176,10 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     def submit(cell: Cell) -> Future[Any]:
         config: RunConfig = cell.config
         needs = json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
-        threads = max(1, cores() // jobs) if isinstance(where, Processes) else None
-        return where.submit(train, str(cell.folder.resolve()), threads, cell.until, needs=needs)
+        folder = str(cell.folder.resolve())
+        if not isinstance(where, Processes):
+            return where.submit(train_once_free, folder, cell.until)
+        return where.submit(train, folder, max(1, cores() // jobs), cell.until, needs=needs)
 
     with executor(how.get("on"), left) or Processes(jobs, how.get("workers")) as where:
         outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
@@ -204,7 +208,7 @@ def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
     place, launch = launch_of(stated)
     if place == SLURM:
         return Slurm(cells[0].folder.parent / QUEUE, launch, _rounds)
-    return Others(Ray(launch.cpus, launch.gpus) if place == RAY else dask(place), answered)
+    return Others(Ray(launch.cpus, launch.gpus) if place == RAY else dask(place), answered, own=True)
 
 
 def answered(line: str) -> tuple[int, str, str]:
@@ -270,6 +274,18 @@ def train(
     ``needs`` is what data it reads: an executor may prefer a process that has read them.
     """
     runs.execute(Path(folder), progress=False, workers=workers, until=until, data=data)
+
+
+def train_once_free(folder: str, until: int | None = None) -> None:
+    """As :func:`train`, once nobody else trains the run: a process may continue for a while after its machine was given up."""
+    deadline = time.monotonic() + 2 * PATIENCE
+    while True:
+        try:
+            return train(folder, until=until)
+        except RunError as error:
+            if error.kind != CLAIMED or time.monotonic() > deadline:
+                raise
+        time.sleep(1)
 
 
 def fitting(configs: Sequence[RunConfig]) -> int:

@@ -19,7 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from equipoise.system.errors import RunError
+from equipoise.system.errors import CLAIMED, RunError
 from equipoise.system.files import open_new, open_regular, read_regular, require_own
 
 CLAIM: Final = ".claim"  # the file, in the folder that is claimed
@@ -213,7 +213,7 @@ def claimed(directory: Path, *holds: str, wait: str = "Wait until it ends") -> I
     try:
         held = take(directory / CLAIM)
     except BlockingIOError as error:
-        raise RunError(f"Process {error} is at {directory} already. {wait}, or stop it first.") from None
+        raise RunError(f"Process {error} is at {directory} already. {wait}, or stop it first.", CLAIMED) from None
     try:
         yield held
     finally:

@@ -3,6 +3,7 @@
 from typing import Any
 
 SETTINGS, CODE = "settings", "code"  # kinds of errors: other hyper-parameters may help, none does
+CLAIMED = "claimed"  # another process is at the folder
 REFUSED, ABSENT = "refused", "absent"  # of sites: it does not do what it was asked for, it was not asked
 
 

@@ -14,6 +14,7 @@ import secrets
 import shlex
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -291,13 +292,20 @@ class Others(Queue):
     ----------
     executor : of the other library.
     answered : calls what a line states; it returns a status, the kind of an error and its text.
+    own : nobody else uses the executor, which ends with this object.
     """
 
     pause = 0.1
 
-    def __init__(self, executor: Any, answered: Callable[[str], tuple[int, str, str]]) -> None:
-        self.executor, self.answered = executor, answered
+    def __init__(self, executor: Any, answered: Callable[[str], tuple[int, str, str]], *, own: bool = False) -> None:
+        self.executor, self.answered, self.own = executor, answered, own
         super().__init__()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stop following, and end an executor that is ours."""
+        super().shutdown()
+        if self.own:
+            self.executor.shutdown(wait=False)
 
     def begin(self, line: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """A call that their executor has."""
@@ -333,20 +341,26 @@ class Ray:
     """
 
     def __init__(self, cpus: int, gpus: int) -> None:
-        ray = _package("ray", "ray")
-        if not ray.is_initialized():
-            try:
-                ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
-            except ConnectionError as error:
-                raise RunError(
-                    f"No Ray cluster answers: start one with ray start --head, or name it in RAY_ADDRESS ({error})."
-                ) from None
+        self.ray = ray = _package("ray", "ray")
+        try:
+            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+        except ConnectionError as error:
+            raise RunError(
+                f"No Ray cluster answers: start one with ray start --head, or name it in RAY_ADDRESS ({error})."
+            ) from None
+        self.errors = contextlib.redirect_stdout(sys.stderr)  # where Ray prints what a lost node has logged
+        self.errors.__enter__()
         self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Call a function on one of the workers."""
         future: Future[Any] = self.remote(function).remote(*arguments).future()
         return future
+
+    def shutdown(self, *, wait: bool = True) -> None:
+        """Leave the cluster."""
+        self.ray.shutdown()
+        self.errors.__exit__(None, None, None)
 
 
 def dask(address: str) -> Executor:
