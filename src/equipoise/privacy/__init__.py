@@ -2,3 +2,7 @@
 
 Imports nothing of the library but ``system``.
 """
+
+from equipoise.privacy.accounting import SENSITIVITY, Relation, answers, noise_for, spent
+
+__all__ = ["SENSITIVITY", "Relation", "answers", "noise_for", "spent"]
