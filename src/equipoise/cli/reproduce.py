@@ -44,6 +44,7 @@ class Asked:
     rounds: int | None = option(None, "Fewer rounds than the experiment's, to try it.", "--rounds -r", min=1)
     quick: bool = option(False, "The few rounds and seeds that the experiment has for a quick trial.")
     jobs: int | None = JOBS
+    on: str | None = option(None, help_of("on"))
     device: str | None = option(None, help_of("device"))
     precision: str | None = option(None, help_of("precision"))
     weights: str | None = option(
@@ -96,20 +97,20 @@ def reproduce(
     trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
-        settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs")}
+        settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs", "on")}
         settings |= {key: whole(path) for key in ("data", "weights") if (path := settings[key]) is not None}
         plan = reproductions.plan(name, base / "reproduce", parts=asked.part or (), rows=asked.row or (), **settings)
     if dry_run:
         yield from _show_forecast(plan, folder, jobs)
     else:
-        _run_and_show(plan, folder, jobs, json_)
+        _run_and_show(plan, folder, asked, json_)
 
 
-def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_: bool) -> None:
+def _run_and_show(plan: ReproductionPlan, folder: Path, asked: Asked, json_: bool) -> None:
     from equipoise.report import reproduction
     from equipoise.runs import agreement, reproduce as reproductions
 
-    plan, failed = _run(plan, jobs, quiet=json_)
+    plan, failed = _run(plan, asked, quiet=json_)
     histories = reproductions.histories(plan)
     result = agreement.collect(plan, failed, histories)
     written = _write(plan, result, histories, folder)
@@ -128,17 +129,15 @@ def _run_and_show(plan: ReproductionPlan, folder: Path, jobs: int | None, json_:
         )
 
 
-def _run(
-    plan: ReproductionPlan, jobs: int | None, *, quiet: bool
-) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
+def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
     """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.report import reproduction
     from equipoise.runs import agreement, reproduce as reproductions
     from equipoise.runs.plan import How, fitting
 
-    at_once = jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
+    at_once = asked.jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with counted(f"{len(plan.trials)} trial runs", "rounds", shown=not quiet) as on_progress:
-        how = How(jobs=at_once, on_progress=on_progress, lines=not quiet)
+        how = How(jobs=at_once, on=asked.on, on_progress=on_progress, lines=not quiet)
         plan = reproductions.choose(plan, **how)
         failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:

@@ -569,6 +569,7 @@ def benchmark(
     suite: str | None = option(None, "With `submit`: the suite [default: fair-small]."),
     shard: str = option("1/1", "Run the K-th of N parts of the cells; machines share the folder.", metavar="K/N"),
     jobs: int | None = JOBS,
+    on: str | None = option(None, options.help_of("on")),
     place: OfSuite,
     retry: bool = option(False, "List and run again cells that failed to run; one that guesses did run."),
     json_: Json = False,
@@ -590,7 +591,7 @@ def benchmark(
     chosen = suites.read_suite(called)
     directory = place.base / (place.name or slug(Path(called).stem if called.endswith(".toml") else called))
     with counted("", "rounds", shown=not json_) as on_progress:
-        how: dict[str, Any] = {"jobs": jobs, "on_progress": on_progress, "lines": not json_, "retry": retry}
+        how: dict[str, Any] = {"jobs": jobs, "on": on, "on_progress": on_progress, "lines": not json_, "retry": retry}
         suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), **how)
     results = suites.document(chosen, directory, submitted)
     board = leaderboard(results)

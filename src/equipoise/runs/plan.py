@@ -139,7 +139,7 @@ class How(TypedDict, total=False):
     on_progress : called with the rounds done and to do, over all cells.
     lines : write lines about every run to standard error, if that is no terminal.
     workers : processes that are there already, and kept for further calls; without them, new ones.
-    on : the executor of another library, see :func:`executor`; without it, what the cells' settings state.
+    on : where runs are trained, see :func:`executor`; without it, what the cells' settings state.
     """
 
     on: Any
@@ -192,7 +192,7 @@ def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
 
     Parameters
     ----------
-    on : an object with `submit`; None: what the setting ``on`` of the cells states.
+    on : as the setting of that name, or an object with `submit`; None: what the setting ``on`` of the cells states.
     cells : in folders that all machines share.
 
     Raises
@@ -200,11 +200,13 @@ def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
     ValueError : no such place.
     RunError : its package or its commands are missing, or it does not answer.
     """
-    stated = next((cell.config.on for cell in cells), None)
-    if on is not None and not hasattr(on, "submit"):
-        raise ValueError(f"on must be an object with submit(function, *arguments), such as an executor; found {on!r}.")
-    if on is not None or stated is None:
-        return None if on is None else Others(on, answered)
+    if on is not None and not isinstance(on, str):
+        if not hasattr(on, "submit"):
+            raise ValueError(f"on must be text, or an object with submit(function, *arguments); found {on!r}.")
+        return Others(on, answered)
+    stated = on or next((cell.config.on for cell in cells), None)
+    if stated is None or not cells:
+        return None
     place, launch = launch_of(stated)
     if place == SLURM:
         return Slurm(cells[0].folder.parent / QUEUE, launch, _rounds)
