@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,7 +62,7 @@ def test_an_experiment_runs_from_its_files_to_the_page(name: str, tmp_path: Path
         assert said == []
         assert dom.count("<table") >= 1
         for row in rows:
-            assert row in re.sub(r"&amp;", "&", dom)
+            assert row in dom.replace("&amp;", "&").replace("<wbr>", "")
         picture = browser.screenshot(page, page.with_suffix(".png"))
         assert picture.stat().st_size > 20_000  # something is drawn
         dark = browser.screenshot(page, page.with_suffix(".dark.png"), browser.DARK)

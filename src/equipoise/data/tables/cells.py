@@ -222,8 +222,8 @@ def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]
         cells = Cells(np.where(gone, np.nan, numbers) if gone.any() else numbers)
         if len(wrong := np.flatnonzero(~(np.abs(cells.values) <= LARGEST) & ~gone)):
             problems.append(_not_read(feature, raw, wrong.tolist(), at))
-        for side, beyond in (("less than low", np.less), ("more than high", np.greater)):
-            edge = getattr(feature, side.rpartition(" ")[2])
+        sides = (("less than low", np.less, feature.low), ("more than high", np.greater, feature.high))
+        for side, beyond, edge in sides:
             if edge is not None and len(outside := np.flatnonzero(beyond(cells.values, edge))):
                 first = ", ".join(f"{cells.values[k]:g} in {at(k)}" for k in outside[:3].tolist())
                 problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
