@@ -53,6 +53,13 @@ class Asked:
         metavar="FILE",
     )
 
+    def check(self) -> None:
+        """Require options that go together."""
+        if self.embedded and self.data is not None:
+            raise ValueError("--data and --embedded: give one of them, the paper's data or the stand-in.")
+        if self.quick and (self.rounds is not None or self.seeds is not None):
+            raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
+
 
 def reproduce(
     name: str | None = option(
@@ -78,23 +85,22 @@ def reproduce(
     from equipoise.runs.configuration import whole
     from equipoise.runs.experiment import read_experiment
 
-    data, embedded, rounds, quick, jobs = asked.data, asked.embedded, asked.rounds, asked.quick, asked.jobs
+    data, embedded, rounds, jobs = asked.data, asked.embedded, asked.rounds, asked.jobs
     chosen = {f"--{key}": value for key, value in vars(asked).items() if key not in ("data", "embedded")}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}
         suggestions.require_use(chosen | placed, without="an experiment, such as `equipoise reproduce fedheal/table2`")
         yield from _list()
         return
-    if embedded and data is not None:
-        raise ValueError("--data and --embedded: give one of them, the paper's data or the stand-in.")
-    if quick and (rounds is not None or asked.seeds is not None):
-        raise ValueError("--quick has rounds and seeds of its own: leave --rounds and --seeds out, or --quick.")
+    asked.check()
     if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
         suggestions.require_use(chosen, without="--data DIR or --embedded")
         yield from _outline(experiment)
         return
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
-    trial = "-quick" * quick if rounds is None else f"-{rounds}-rounds"  # which must not take the place of the table
+    trial = (
+        "-quick" * asked.quick if rounds is None else f"-{rounds}-rounds"
+    )  # which must not take the place of the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
         settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs", "on")}

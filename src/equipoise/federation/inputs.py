@@ -287,19 +287,26 @@ def frame(
     bound = Bound(model)
     n_classes, n_features = _probe(bound, model, called[0], first)
     like = None if first.shape_and_labels is None else (called[0], first.shape_and_labels[0])
+    A = first.attributes
     every: list[tuple[str, Samples | Absent | None]] = [*zip(called, data, strict=True)]
     every += [(f"test set {n!r}", d) for n, d in sets.items()]
     every += [*((f"test set of {name}", d) for name, d in (own or {}).items()), ("server_validation", held_out)]
-    here = [(name, d) for name, d in every if isinstance(d, Samples)]  # absent ones are checked when they are loaded
-    for name, d in here:
-        check(d, name, like, n_classes)
-    A = first.attributes
-    present = {name: d.attributes for name, d in here}
+    present = _checked_samples(every, like, n_classes)
     check_attributes({called[0]: A} | {name: n for name, n in present.items() if name in called})
     check_attributes({name: n for name, n in present.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
+
+
+def _checked_samples(
+    every: Iterable[tuple[str, Samples | Absent | None]], like: tuple[str, Shape] | None, n_classes: int
+) -> dict[str, int]:
+    """How many attributes samples have, by name, after a check of each; absent ones are checked when they are loaded."""
+    present = [(name, samples) for name, samples in every if isinstance(samples, Samples)]
+    for name, samples in present:
+        check(samples, name, like, n_classes)
+    return {name: samples.attributes for name, samples in present}
 
 
 def _targets(data: Sequence[Samples | Absent], names: Sequence[str], settings: Settings) -> list[Tensor]:

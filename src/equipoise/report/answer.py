@@ -15,6 +15,7 @@ import numpy as np
 
 from equipoise.metrics.definitions import COLLABORATION, GROUPS, INDICES, Statistic
 from equipoise.metrics.measures import ACCURACY
+from equipoise.records.history import History
 from equipoise.records.meta import LEAK
 from equipoise.report import document as content, notes, sentences
 from equipoise.report.document import measure_of
@@ -209,16 +210,20 @@ def headline(comparison: content.Document, shown: Sequence[Panel] | None = None)
         return _one(comparison, learned[0])
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     if first not in learned:
-        key, whom = ("worst", "for the worst group") if len(rows[0]["groups"]) > 1 else ("avg", "on average")
-        leader = comparison["leaders"].get(key)
-        best = leader["best"] if leader else None
-        text = f"{best} is the best {whom}" if best else f"no other method is shown to be the best {whom}"
-        return f"{seed}{first} failed, and {text}."
+        return f"{seed}{first} failed, and {_best_of_all(comparison)}."
     every = [(panel, effect) for panel in shown for effect in panel.effects if effect.better is not None]
     changes = {
         method: [change for change in every if change[1].method == method] for method in learned if method != first
     }
     return seed + _compared(first, changes, len(comparison["seeds"]), WORDS - len(seed.split()))
+
+
+def _best_of_all(comparison: content.Document) -> str:
+    """Which method is shown to be the best, for the worst group where there are groups."""
+    several = len(comparison["methods"][0]["groups"]) > 1
+    key, whom = ("worst", "for the worst group") if several else ("avg", "on average")
+    leader = comparison["leaders"].get(key)
+    return f"{leader['best']} is the best {whom}" if leader else f"no other method is shown to be the best {whom}"
 
 
 Changes = Sequence[tuple[Panel, Effect]]
@@ -338,16 +343,20 @@ def title(compared: Comparison) -> str:
     config = run.meta.get("config") or {}
     options, own = config.get("scenario_options") or {}, compared["scenario"] == "own"
     data = PurePath(str(config.get("data") or "")).stem if own else ""
-    predicted = str(options.get("label") or options.get("target") or "")
-    if not predicted and run.classes:
-        positive = run.positive.name if run.positive is not None and len(run.classes) == 2 else ""
-        predicted = positive or f"{len(run.classes)} classes"
+    predicted = str(options.get("label") or options.get("target") or _classes(run))
     by = [treated.attribute for treated in content.by_attribute(compared.document) if not treated.joined]
     groups = list(compared["methods"][0]["groups"])
     divided = by or (groups if 1 < len(groups) <= NAMED else [plural(len(groups), "group")] * (len(groups) > 1))
     text = data or compared["scenario"] or "A federation"
     text += f": {predicted or compared.measure.noun}"
     return text + (f", {'by' if by else 'in'} {notes.listed(divided)}" if divided else "")
+
+
+def _classes(run: History) -> str:
+    """The positive of two classes, or how many there are; empty if numbers are predicted."""
+    if run.positive is not None and len(run.classes) == 2:
+        return run.positive.name
+    return f"{len(run.classes)} classes" if run.classes else ""
 
 
 def notices(comparison: content.Document) -> list[str]:

@@ -288,18 +288,23 @@ def run(
         lacks = "%s lacks results of %s, with which %s is compared. Run the suite itself, too."
         log.warning(lacks, base, reference, ", ".join(map(own_code.short, methods)))
     own, on_progress = cells(suite, base, methods, shard), how.get("on_progress")
-    failed = [cell for cell in own if retry and (cell.folder / FAILED).exists()]
-    for cell in failed:
-        (cell.folder / FAILED).unlink()
     if retry:
-        names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
-        log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
+        _forget_failures(own)
     for part in suite.scenario:
         if on_progress is not None:
             how["on_progress"] = partial(on_progress, description=part.name)
         left = [cell for cell in own if cell.part == part and not cell.finished(suite.seeds)]
         _choose(suite, [cell for cell in left if not cell.chosen], shard, **how)
         _test(suite, [cell for cell in left if cell.chosen], **how)
+
+
+def _forget_failures(own: Iterable[Cell]) -> None:
+    """Let cells that failed to run be run again, and log which."""
+    failed = [cell for cell in own if (cell.folder / FAILED).exists()]
+    for cell in failed:
+        (cell.folder / FAILED).unlink()
+    names = ", ".join(f"{cell.method} on {cell.part.name}" for cell in failed)
+    log.warning("Run again: %s.", names or "nothing, as no cell failed to run (one that guesses did run)")
 
 
 def _settle(suite: Suite, base: Path, methods: Sequence[str]) -> None:

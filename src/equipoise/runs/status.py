@@ -81,14 +81,15 @@ def _read_status(directory: Path) -> RunStatus:
     failure = _object(directory / FAILED)
     lr = about.get("lr")
     complete = finished(directory) if config else ended or (last and standing.round >= standing.rounds)
-    if complete:
-        state, why = "complete", ended
-    elif process is not None:
-        state, why = "running", ""
-    elif failure:
-        state, why = "failed", str(failure.get("error", ""))
-    else:
-        state, why = "stopped" if last else "not begun", ended
+    states = {
+        "complete": complete,
+        "running": process is not None,
+        "failed": failure,
+        "stopped": last,
+        "not begun": True,
+    }
+    state = next(name for name, applies in states.items() if applies)
+    why = {"running": "", "failed": str(failure.get("error", ""))}.get(state, ended)
     method = own_code.short(str(about.get("label") or about.get("method") or ""))
     running = str(process) if state == "running" else None
     written = _ended(directory, last[-1]["round"]) if last else None
