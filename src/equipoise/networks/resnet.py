@@ -222,12 +222,8 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
     """
     if not isinstance(path, str | Path):
         raise ValueError(f"{name}: weights must be the path of a file; found {path!r}.")
-    values, own = read_tensors(path), net.state_dict()
-    mine = [key for key in own if key.startswith(f"{head}.")]
-    if any(key not in values or values[key].shape != own[key].shape for key in mine):
-        values = values | {key: own[key] for key in mine}
-    # counters of batches, which older files lack and no result depends on
-    values = {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | values
+    own = net.state_dict()
+    values = _completed(read_tensors(path), own, head)
     reshaped = [key for key in own if key in values and values[key].shape != own[key].shape]
     faults = {
         "lacks": [key for key in own if key not in values],
@@ -240,6 +236,15 @@ def load_weights(net: nn.Module, path: str | Path, name: str, head: str) -> None
             "from state_dict(); images of three channels; and, for weights from ImageNet, stem=imagenet."
         )
     net.load_state_dict(values)
+
+
+def _completed(values: dict[str, Tensor], own: dict[str, Tensor], head: str) -> dict[str, Tensor]:
+    """The values of a file, with the network's own for a classifier that the file lacks or has in another shape."""
+    mine = [key for key in own if key.startswith(f"{head}.")]
+    if any(key not in values or values[key].shape != own[key].shape for key in mine):
+        values = values | {key: own[key] for key in mine}
+    # counters of batches, which older files lack and no result depends on
+    return {key: x for key, x in own.items() if key.endswith("num_batches_tracked")} | values
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
