@@ -289,8 +289,8 @@ def _require_joinable(sums: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any
 def _require_one_spelling(names: Mapping[str, Iterable[str]], columns: Sequence[str]) -> None:
     """Require names that a reader can distinguish, and that are not the same number, except in ``columns``."""
     for what, words in names.items():
-        spelled = [*filter(None, words)]
-        same_number = [] if what in columns else same_numbers(sorted(spelled))
+        spelled = sorted(filter(None, words))
+        same_number = [] if what in columns else same_numbers(spelled)
         if pairs := [*twins(spelled), *(group[:2] for group in same_number)]:
             said = listed(f"{a!r} and {b!r}" for a, b in pairs)
             raise DataError(
