@@ -54,7 +54,7 @@ class Score(NamedTuple):
             key: max((site["gaps"][key] for site in sites.values() if site["gaps"][key] is not None), default=np.nan)
             for key in GAPS[:2]
         }
-        return cls(
+        return cls(  # type: ignore[call-arg]  # the starred ones are as many as fields
             float(np.average([group["accuracy"] for group in groups.values()], weights=sizes)),
             *(np.nan if (gap := treated[key]) is None else gap for key in GAPS),
             largest["equal_opportunity"],
