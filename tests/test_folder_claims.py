@@ -75,6 +75,59 @@ def test_a_number_that_another_process_has_now_is_no_claim(tmp_path: Path) -> No
     assert owner(path) is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process cannot be read here")
+def test_a_killed_process_that_nobody_asks_for_has_no_claim(tmp_path: Path) -> None:
+    path = tmp_path / ".claim"
+    process = _holder(path)
+    process.send_signal(signal.SIGKILL)
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert owner(path) is None
+    take(path).release()
+    process.communicate()
+
+
+def test_a_link_that_leads_nowhere_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / ".claim").symlink_to("nothing")
+    with pytest.raises(BlockingIOError, match="unknown"):
+        take(tmp_path / ".claim")
+
+
+def test_a_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        take(tmp_path / ".claim")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_claim_is_touched_again_after_it_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "BEAT", 0.01)
+    path, aside, looks = tmp_path / ".claim", tmp_path / "aside", []
+    read = Claim.read
+
+    def flaky(path: Path) -> Claim | None:
+        looks.append(path)
+        if len(looks) == 1:
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    with holding(path) as held:
+        monkeypatch.setattr(Claim, "read", flaky)
+        path.rename(aside)
+        while len(looks) < 3:
+            time.sleep(0.01)
+        os.utime(aside, (1, 1))
+        aside.rename(path)
+        deadline = time.monotonic() + 20
+        while path.stat().st_mtime == 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 1
+        held.check()
+
+
 @pytest.mark.parametrize("age", [0, claims.PATIENCE / 2, claims.PATIENCE + 5])
 def test_a_claim_of_another_machine_lasts_while_it_is_touched(tmp_path: Path, age: float) -> None:
     path = tmp_path / ".claim"
@@ -86,7 +139,18 @@ def test_a_claim_of_another_machine_lasts_while_it_is_touched(tmp_path: Path, ag
         take(path).release()
 
 
-@pytest.mark.parametrize("text", ["", "{", "1234", '{"machine": 1}', "[]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "1234",
+        '{"machine": 1}',
+        "[]",
+        '{"machine": "", "process": 1e999, "started": "", "token": ""}',
+        "[" * 990,
+    ],
+)
 def test_a_damaged_claim_counts_until_it_is_old(tmp_path: Path, text: str) -> None:
     path = tmp_path / ".claim"
     path.write_text(text)

@@ -41,9 +41,10 @@ def machine() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process of this machine started, in its own units; empty if there is no such process or no way to see it."""
+    """When a process of this machine started, in its own units; empty if it has ended or there is no way to see it."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]  # a killed process whose parent does not ask for it stays listed
     return ""
 
 
@@ -66,13 +67,13 @@ class Claim:
 
     @classmethod
     def read(cls, path: Path) -> Claim | None:
-        """The claim in a file; None if the file does not exist."""
+        """The claim in a file; None if the file does not exist. A link that leads nowhere cannot be read, and is in the way."""
         try:
             content: dict[str, Any] = json.loads(read_regular(path, most=SMALL))
             return cls(str(content["machine"]), int(content["process"]), str(content["started"]), str(content["token"]))
         except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError):  # damaged, or not written yet
+            return cls("", 0, "", "") if path.is_symlink() else None
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # damaged, or not written yet
             return cls("", 0, "", "")
 
     def __str__(self) -> str:
@@ -143,15 +144,16 @@ class Held:
             )
 
     def _beat(self) -> None:
-        while not self._ended.wait(BEAT) and self.ours:
-            with contextlib.suppress(OSError):  # a server that is away for a moment
-                os.utime(self.path)
+        while not self._ended.wait(BEAT):
+            with contextlib.suppress(OSError, RunError):  # a server that is away for a moment
+                if self.ours:  # also again, once it has been put back
+                    os.utime(self.path)
 
     def release(self) -> None:
         """Give the claim up."""
         self._ended.set()
         self._thread.join()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RunError):
             if self.ours:
                 self.path.unlink()
 
@@ -168,13 +170,19 @@ def take(path: Path) -> Held:
     content = json.dumps(claim.__dict__).encode()
     while True:
         try:
-            with open_new(path) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            return Held(path, claim)
+            file = open_new(path)
         except FileExistsError:
             pass
+        else:
+            try:
+                with file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:  # a full disk
+                path.unlink()
+                raise
+            return Held(path, claim)
         other = Claim.read(path)
         if other is None:
             continue
