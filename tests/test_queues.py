@@ -16,8 +16,10 @@ import pytest
 
 from equipoise.runs import plan
 from equipoise.system import queues
+from equipoise.system.claims import PATIENCE
 from equipoise.system.errors import CLAIMED, SETTINGS, RunError
 from equipoise.system.queues import JOB, Launch, Others, Slurm, launch_of
+from equipoise.system.workers import line_of
 
 SBATCH = """#!/bin/bash
 # A queue of one machine: every task of an array is a process in the background.
@@ -263,9 +265,7 @@ def test_many_calls_are_several_arrays(queue: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(queues, "ARRAY", 2)
     with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
         with executor.lock:  # all in one moment
-            calls = [
-                executor.begin(queues.line_of(called, [str(f), 0], {}), [str(f), 0]) for f in _folders(tmp_path, 5)
-            ]
+            calls = [executor.begin(line_of(called, [str(f), 0], {}), [str(f), 0]) for f in _folders(tmp_path, 5)]
             futures = [Future[Any]() for _ in calls]
             executor.calls.update(zip(futures, calls, strict=True))
         assert [future.result(60) for future in futures] == [None] * 5
@@ -372,7 +372,7 @@ def test_a_broken_executor_fails_only_what_it_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("progress", [0, 1])
 def test_a_run_is_awaited_while_another_process_makes_progress(monkeypatch: pytest.MonkeyPatch, progress: int) -> None:
-    clock, looks = itertools.count(0, plan.PATIENCE), []
+    clock, looks = itertools.count(0, PATIENCE), []
 
     def train(folder: str, until: int | None) -> None:
         looks.append(folder)

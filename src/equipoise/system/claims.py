@@ -118,7 +118,7 @@ def owner(path: Path) -> Claim | None:
 
 
 class Held:
-    """A claim of this process. ``check`` raises if another process has taken it over, as after a long suspension."""
+    """A claim of this process; see also :func:`require_claim`."""
 
     def __init__(self, path: Path, claim: Claim) -> None:
         self.path, self.claim, self._ended = path, claim, threading.Event()
@@ -129,19 +129,6 @@ class Held:
     def ours(self) -> bool:
         """Whether the file still holds this claim."""
         return Claim.read(self.path) == self.claim
-
-    def check(self) -> None:
-        """Require that the claim is still held.
-
-        Raises
-        ------
-        RunError : naming who has it now.
-        """
-        if not self.ours:
-            raise RunError(
-                f"{self.path.parent} was taken over by process {Claim.read(self.path) or 'unknown'}, because this one gave no sign of life "
-                f"for {PATIENCE:g} seconds. Nothing is lost: that process continues."
-            )
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT):
@@ -156,6 +143,21 @@ class Held:
         with contextlib.suppress(OSError, RunError):
             if self.ours:
                 self.path.unlink()
+
+
+def require_claim(directory: Path) -> None:
+    """Require that this process still has the claim of a directory: another may have taken it over, as after a long suspension.
+
+    Raises
+    ------
+    RunError : naming who has it now.
+    """
+    claim = Claim.read(directory / CLAIM)
+    if claim is None or (claim.machine, claim.process) != (machine(), os.getpid()):
+        raise RunError(
+            f"{directory} was taken over by process {claim or 'unknown'}, because this one gave no sign of life "
+            f"for {PATIENCE:g} seconds. Nothing is lost: that process continues."
+        )
 
 
 def take(path: Path) -> Held:
