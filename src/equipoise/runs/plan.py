@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
-QUEUE = ".queue"  # next to runs that a cluster trains: calls, answers and logs
+QUEUE = ".queue"  # next to runs that a cluster trains: answers and logs
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
 

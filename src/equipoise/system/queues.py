@@ -1,7 +1,7 @@
 """Calls elsewhere: as tasks of an array job in the queue of a cluster (Slurm), or by executors of other libraries. They may outlive this process.
 
-A call and its answer are lines of JSON in files of a folder that all machines share; nothing is pickled. What `squeue` lists decides whether a
-call is still coming: accounting (`sacct`) is not needed.
+A call is a line of JSON in a batch script, which others cannot change, and its answer one in a folder that all machines share; nothing is pickled.
+What `squeue` lists decides whether a call is still coming: accounting (`sacct`) is not needed.
 """
 
 from __future__ import annotations
@@ -209,13 +209,13 @@ class Slurm(Queue):
 
     Parameters
     ----------
-    folder : for calls, answers and logs; all machines must share it.
+    folder : for answers and logs; all machines must share it.
     launch : what the cluster is asked for.
     progress : of a folder, a number that grows while its call is not in vain.
 
     Raises
     ------
-    RunError : this machine has no Slurm.
+    RunError : this machine has no Slurm, or the folder is a link or another user's.
     """
 
     pause = LOOK
