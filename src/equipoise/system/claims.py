@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise.system.errors import CLAIMED, RunError
-from equipoise.system.files import open_new, open_regular, read_regular, require_own
+from equipoise.system.files import PART, open_new, open_regular, read_regular, require_own
 
 CLAIM: Final = ".claim"  # the file, in the folder that is claimed
 BEAT: Final = 15.0  # seconds between touches
@@ -171,26 +171,33 @@ def take(path: Path) -> Held:
     claim = Claim(machine(), os.getpid(), _started(os.getpid()), secrets.token_hex(8))
     content = json.dumps(claim.__dict__).encode()
     while True:
-        try:
-            file = open_new(path)
+        part = path.with_name(f".{path.name}.{claim.token}{PART}")
+        try:  # a kill at any moment leaves no claim, or a whole one
+            _write(part, content)
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without hard links
+                _write(path, content)
+            return Held(path, claim)
         except FileExistsError:
             pass
-        else:
-            try:
-                with file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except BaseException:  # a full disk
-                path.unlink()
-                raise
-            return Held(path, claim)
+        finally:
+            part.unlink(missing_ok=True)
         other = Claim.read(path)
         if other is None:
             continue
         if not other.abandoned(partial(_age, path)):
             raise BlockingIOError(str(other))
         _remove(path, other)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open_new(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _remove(path: Path, abandoned: Claim) -> None:
