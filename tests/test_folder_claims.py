@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.federation import directory
 from equipoise.system import claims
-from equipoise.system.claims import CLAIM, Claim, Held, claimed, owner, take
+from equipoise.system.claims import CLAIM, Claim, Held, claimed, owner, require_claim, take
 from equipoise.system.errors import RunError
 
 HOLD = "import sys, time; from pathlib import Path; from equipoise.system.claims import take; take(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
@@ -75,6 +76,59 @@ def test_a_number_that_another_process_has_now_is_no_claim(tmp_path: Path) -> No
     assert owner(path) is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process cannot be read here")
+def test_a_killed_process_that_nobody_asks_for_has_no_claim(tmp_path: Path) -> None:
+    path = tmp_path / ".claim"
+    process = _holder(path)
+    process.send_signal(signal.SIGKILL)
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert owner(path) is None
+    take(path).release()
+    process.communicate()
+
+
+def test_a_link_that_leads_nowhere_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / ".claim").symlink_to("nothing")
+    with pytest.raises(BlockingIOError, match="unknown"):
+        take(tmp_path / ".claim")
+
+
+def test_a_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        take(tmp_path / ".claim")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_claim_is_touched_again_after_it_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "BEAT", 0.01)
+    path, aside, looks = tmp_path / ".claim", tmp_path / "aside", []
+    read = Claim.read
+
+    def flaky(path: Path) -> Claim | None:
+        looks.append(path)
+        if len(looks) == 1:
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    with holding(path):
+        monkeypatch.setattr(Claim, "read", flaky)
+        path.rename(aside)
+        while len(looks) < 3:
+            time.sleep(0.01)
+        os.utime(aside, (1, 1))
+        aside.rename(path)
+        deadline = time.monotonic() + 20
+        while path.stat().st_mtime == 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert path.stat().st_mtime > 1
+        require_claim(tmp_path)
+
+
 @pytest.mark.parametrize("age", [0, claims.PATIENCE / 2, claims.PATIENCE + 5])
 def test_a_claim_of_another_machine_lasts_while_it_is_touched(tmp_path: Path, age: float) -> None:
     path = tmp_path / ".claim"
@@ -86,7 +140,18 @@ def test_a_claim_of_another_machine_lasts_while_it_is_touched(tmp_path: Path, ag
         take(path).release()
 
 
-@pytest.mark.parametrize("text", ["", "{", "1234", '{"machine": 1}', "[]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "1234",
+        '{"machine": 1}',
+        "[]",
+        '{"machine": "", "process": 1e999, "started": "", "token": ""}',
+        "[" * 990,
+    ],
+)
 def test_a_damaged_claim_counts_until_it_is_old(tmp_path: Path, text: str) -> None:
     path = tmp_path / ".claim"
     path.write_text(text)
@@ -99,16 +164,16 @@ def test_a_damaged_claim_counts_until_it_is_old(tmp_path: Path, text: str) -> No
 def test_the_owner_touches_its_claim_and_notices_its_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "BEAT", 0.05)
     path = tmp_path / ".claim"
-    with holding(path) as held:
+    with holding(path):
         os.utime(path, (time.time() - 1000,) * 2)
         deadline = time.monotonic() + 20
         while claims._age(path) > 500 and time.monotonic() < deadline:
             time.sleep(0.02)
         assert claims._age(path) < 500
-        held.check()
+        require_claim(tmp_path)
         other = _elsewhere(path, 0)
         with pytest.raises(RunError, match="4711 on node7"):
-            held.check()
+            require_claim(tmp_path)
     assert Claim.read(path) == other  # what others hold stays
 
 
@@ -120,6 +185,16 @@ def test_a_claim_that_was_replaced_meanwhile_is_put_back(tmp_path: Path) -> None
         claims._remove(path, stale)  # as a slower process would, that had read the old one
         assert held.ours
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_process_that_was_given_up_records_no_round(tmp_path: Path, *, over: bool) -> None:
+    (tmp_path / "config.toml").touch()
+    if not over:
+        _elsewhere(tmp_path / CLAIM, 0)
+    with pytest.raises(RunError, match="was taken over by process unknown" if over else "4711 on node7"):
+        directory.append(tmp_path, {"round": 2})
+    assert not (tmp_path / directory.METRICS).exists()
 
 
 def test_a_claimed_folder_names_who_has_it(tmp_path: Path) -> None:

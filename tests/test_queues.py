@@ -1,5 +1,7 @@
 """Calls in a queue of a cluster and by executors of other libraries: answered once, whatever is lost on the way."""
 
+import contextlib
+import itertools
 import json
 import os
 import sys
@@ -7,14 +9,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from equipoise.runs import plan
 from equipoise.system import queues
-from equipoise.system.errors import SETTINGS, RunError
+from equipoise.system.claims import PATIENCE
+from equipoise.system.errors import CLAIMED, SETTINGS, RunError
 from equipoise.system.queues import JOB, Launch, Others, Slurm, launch_of
+from equipoise.system.workers import line_of
 
 SBATCH = """#!/bin/bash
 # A queue of one machine: every task of an array is a process in the background.
@@ -38,6 +43,7 @@ folder = pathlib.Path(arguments[0])
 tries = len([*folder.glob("try*")])
 (folder / f"try{tries}").touch()
 while (folder / "wait").exists(): time.sleep(0.02)
+if "claimed" in arguments[2:] and not tries: print(json.dumps([1, "claimed", "another is there"])); sys.exit()
 if tries < arguments[1]: sys.exit(1)  # ends without an answer, as a killed task
 print(json.dumps([2, "settings", "it diverged"] if "bad" in arguments[2:] else [0, "", ""]))
 """
@@ -148,6 +154,136 @@ def test_what_the_queue_refuses_is_an_error(queue: Path, tmp_path: Path) -> None
             future.result(60)
 
 
+@pytest.mark.parametrize("text", ["5", "[5, 5, 5]", '[["x"], "p", []]', "[NaN]", '["9_0", "/dev/zero", []]', "[" * 900])
+def test_a_job_file_of_others_is_no_task(queue: Path, tmp_path: Path, text: str) -> None:
+    folders = _folders(tmp_path, 2)
+    (folders[0] / JOB).write_text(text)
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        futures = [executor.submit(called, str(folder), 0) for folder in folders]
+        assert [future.result(60) for future in futures] == [None] * 2
+
+
+@pytest.mark.parametrize("text", ["5", "[null, 1, 2]", '[1e999, "", ""]', "link", "folder"])
+def test_a_damaged_answer_is_none(queue: Path, tmp_path: Path, text: str) -> None:
+    lost, other = folders = _folders(tmp_path, 2)
+    for folder in folders:
+        (folder / "wait").touch()
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        futures = [executor.submit(called, str(folder), losses) for folder, losses in ((lost, 1), (other, 0))]
+        while not (_tries(lost) and _tries(other)):
+            time.sleep(0.02)
+        answer = executor.calls[futures[0]].answer
+        if text == "link":
+            answer.symlink_to("/etc/passwd")
+        elif text == "folder":
+            answer.mkdir()
+        else:
+            answer.write_text(text)
+        (lost / "wait").unlink()
+        while _tries(lost) < 2:
+            assert not futures[1].done()
+            time.sleep(0.02)
+        (other / "wait").unlink()
+        assert futures[1].result(60) is None
+
+
+def test_a_refusal_is_none_of_the_runs_that_train(queue: Path, tmp_path: Path) -> None:
+    trains, refused = _folders(tmp_path, 2)
+    (trains / "wait").touch()
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        first = executor.submit(called, str(trains), 0)
+        while not _tries(trains):
+            time.sleep(0.02)
+        (queue / "refuses").write_text("Socket timed out")
+        with pytest.raises(RunError, match="Socket timed out"):
+            executor.submit(called, str(refused), 0).result(60)
+        (trains / "wait").unlink()
+        assert first.result(60) is None
+
+
+def test_tasks_that_nobody_could_follow_are_cancelled(
+    queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder,) = _folders(tmp_path, 1)
+    (queue / "scancel").write_text('#!/bin/bash\necho "$*" > "$QUEUE/cancelled"\n')
+    (queue / "scancel").chmod(0o755)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(queues, "write_atomically", full)
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor, pytest.raises(OSError, match="No space left"):
+        executor.submit(called, str(folder), 0).result(60)
+    assert (queue / "cancelled").read_text() == "1\n"
+
+
+def test_the_task_of_another_call_is_awaited_and_does_not_answer(queue: Path, tmp_path: Path) -> None:
+    (folder,) = _folders(tmp_path, 1)
+    (folder / "wait").touch()
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        executor.submit(called, str(folder), 0, "until 2")
+        while not _tries(folder):
+            time.sleep(0.02)
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        future = executor.submit(called, str(folder), 0, "until 4")
+        (folder / "wait").unlink()
+        assert future.result(60) is None
+    assert _tries(folder) == 2
+
+
+def test_a_run_that_another_task_has_is_awaited(queue: Path, tmp_path: Path) -> None:
+    (folder,) = _folders(tmp_path, 1)
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        assert executor.submit(called, str(folder), 0, CLAIMED).result(60) is None
+    assert _tries(folder) == 2
+
+
+def test_a_queue_that_is_silent_for_a_while_fails_no_run(
+    queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder,) = _folders(tmp_path, 1)
+    (queue / "squeue").rename(queue / "away")
+    (queue / "squeue").write_text('#!/bin/bash\ntouch "$QUEUE/silent"; echo "no controller" >&2; exit 1\n')
+    (queue / "squeue").chmod(0o755)
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        left = executor.submit(called, str(folder), 0)
+        while not (queue / "silent").exists():
+            time.sleep(0.02)
+    assert not left.done()
+    assert "1 run" in caplog.text
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        future = executor.submit(called, str(folder), 0)
+        (queue / "away").rename(queue / "squeue")
+        assert future.result(60) is None
+    (queue / "squeue").write_text("#!/bin/bash\necho no controller >&2; exit 1\n")
+    monkeypatch.setattr(queues, "SILENCE", 0)
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor, pytest.raises(RunError, match="no controller"):
+        executor.submit(called, str(folder), 0).result(60)
+
+
+def test_many_calls_are_several_arrays(queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "ARRAY", 2)
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        with executor.lock:  # all in one moment
+            calls = [executor.begin(line_of(called, [str(f), 0], {}), [str(f), 0]) for f in _folders(tmp_path, 5)]
+            futures = [Future[Any]() for _ in calls]
+            executor.calls.update(zip(futures, calls, strict=True))
+        assert [future.result(60) for future in futures] == [None] * 5
+    assert len([*queue.glob("job*")]) == 3
+
+
+def test_a_strange_folder_holds_no_calls_and_no_links(queue: Path, tmp_path: Path) -> None:
+    (folder,) = _folders(tmp_path, 1)
+    place = tmp_path / "50%a $(x) 'q'" / "queue"
+    with Slurm(place, Launch(), _tries) as executor:
+        assert executor.submit(called, str(folder), 0).result(60) is None
+    assert "/50%%a $(x)" in (queue / "options1").read_text()
+    assert [path.name for path in place.rglob("*") if path.is_file()] == ["0.answer"]
+    (tmp_path / "link").symlink_to(place)
+    with pytest.raises(RunError, match="is a link, or of another user"):
+        Slurm(tmp_path / "link", Launch(), _tries)
+
+
 def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RunError, match="no sbatch on this machine"):
@@ -213,3 +349,39 @@ def test_a_call_is_a_line_of_json(tmp_path: Path) -> None:
     with Noting(1) as pool, Others(pool, plan.answered) as executor, pytest.raises(RunError):
         executor.submit(plan.train, str(folder), 1, needs="x").result(60)
     assert json.loads(lines[0])[1:] == ["equipoise.runs.plan:train", [str(folder), 1], {"needs": "x"}]
+
+
+def test_a_broken_executor_fails_only_what_it_lost(tmp_path: Path) -> None:
+    class Broken(Losing):
+        def submit(self, function: Any, line: str) -> Any:
+            if self.losses < 1:
+                raise ConnectionError("the scheduler is gone")
+            return super().submit(function, line)
+
+    waits: Future[Any] = Future()
+    with Others(Broken(1), plan.answered) as executor:
+        with executor.lock:
+            other = Future[Any]()
+            executor.calls[other] = {"line": "", "job": waits, "tries": 1}
+        with pytest.raises(ConnectionError, match="the scheduler is gone"):
+            executor.submit(plan.train, str(tmp_path)).result(60)
+        assert not other.done()
+        waits.set_result((0, "", ""))
+        assert other.result(60) is None
+
+
+@pytest.mark.parametrize("progress", [0, 1])
+def test_a_run_is_awaited_while_another_process_makes_progress(monkeypatch: pytest.MonkeyPatch, progress: int) -> None:
+    clock, looks = itertools.count(0, PATIENCE), []
+
+    def train(folder: str, until: int | None) -> None:
+        looks.append(folder)
+        if len(looks) < 20:
+            raise RunError("another process has it", CLAIMED)
+
+    monkeypatch.setattr(plan, "train", train)
+    monkeypatch.setattr(plan, "_rounds", lambda _: progress * len(looks))
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
+    with contextlib.nullcontext() if progress else pytest.raises(RunError, match="another process has it"):
+        plan.train_once_free("folder")
+    assert (len(looks) == 20) == bool(progress)

@@ -17,7 +17,7 @@ from equipoise.records.identity import SETTINGS, Difference, stated
 from equipoise.records.meta import Content
 from equipoise.records.record import Record, last_hash, line, lines, parse
 from equipoise.system import files
-from equipoise.system.claims import claimed
+from equipoise.system.claims import CLAIM, claimed, require_claim
 from equipoise.system.errors import DamagedError
 from equipoise.system.files import read_regular, real_path, write_atomically
 from equipoise.system.places import private
@@ -82,7 +82,9 @@ def write_manifest(directory: Path, meta: Mapping[str, object], machines: Sequen
 
 
 def append(directory: Path, record: Record) -> None:
-    """Add the record of a round; it is on the disk before the checkpoint that counts on it."""
+    """Add the record of a round; it is on the disk before the checkpoint that counts on it. Nobody else may have the run."""
+    if any((directory / name).exists() for name in ("config.toml", CLAIM)):
+        require_claim(directory)
     files.append(directory / METRICS, line(record, last_hash(directory / METRICS)))
 
 

@@ -497,7 +497,7 @@ def execute(
         return history
     config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
-    with claimed(directory) as held, noting_failure(directory):
+    with claimed(directory), noting_failure(directory):
         config = replace(config, **changes)
         sweep(directory)
         torch.set_num_threads(config.threads)
@@ -515,7 +515,6 @@ def execute(
         _describe(config, directory, fed, scenario, before)
 
         def shown(record: Record) -> bool:
-            held.check()
             paused = on_round is not None and on_round(record) is True
             return paused or (until is not None and record["round"] + 1 >= until)
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
-QUEUE = ".queue"  # next to runs that a cluster trains: calls, answers and logs
+QUEUE = ".queue"  # next to runs that a cluster trains: answers and logs
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
 
@@ -279,12 +279,14 @@ def train(
 
 
 def train_once_free(folder: str, until: int | None = None) -> None:
-    """As :func:`train`, once nobody else trains the run: a process may continue for a while after its machine was given up."""
-    deadline = time.monotonic() + 2 * PATIENCE
+    """As :func:`train`, once nobody else trains the run: a process may continue after its machine, or its command, was given up."""
+    deadline, reached = 0.0, -1
     while True:
         try:
             return train(folder, until=until)
         except RunError as error:
+            if (rounds := _rounds(Path(folder))) > reached:
+                deadline, reached = time.monotonic() + 2 * PATIENCE, rounds
             if error.kind != CLAIMED or time.monotonic() > deadline:
                 raise
         time.sleep(1)

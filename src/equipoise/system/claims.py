@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise.system.errors import CLAIMED, RunError
-from equipoise.system.files import open_new, open_regular, read_regular, require_own
+from equipoise.system.files import PART, open_new, open_regular, read_regular, require_own
 
 CLAIM: Final = ".claim"  # the file, in the folder that is claimed
 BEAT: Final = 15.0  # seconds between touches
@@ -41,9 +41,10 @@ def machine() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process of this machine started, in its own units; empty if there is no such process or no way to see it."""
+    """When a process of this machine started, in its own units; empty if it has ended or there is no way to see it."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]  # a killed process whose parent does not ask for it stays listed
     return ""
 
 
@@ -66,13 +67,13 @@ class Claim:
 
     @classmethod
     def read(cls, path: Path) -> Claim | None:
-        """The claim in a file; None if the file does not exist."""
+        """The claim in a file; None if the file does not exist. A link that leads nowhere cannot be read, and is in the way."""
         try:
             content: dict[str, Any] = json.loads(read_regular(path, most=SMALL))
             return cls(str(content["machine"]), int(content["process"]), str(content["started"]), str(content["token"]))
         except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError):  # damaged, or not written yet
+            return cls("", 0, "", "") if path.is_symlink() else None
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # damaged, or not written yet
             return cls("", 0, "", "")
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ def owner(path: Path) -> Claim | None:
 
 
 class Held:
-    """A claim of this process. ``check`` raises if another process has taken it over, as after a long suspension."""
+    """A claim of this process; see also :func:`require_claim`."""
 
     def __init__(self, path: Path, claim: Claim) -> None:
         self.path, self.claim, self._ended = path, claim, threading.Event()
@@ -129,31 +130,34 @@ class Held:
         """Whether the file still holds this claim."""
         return Claim.read(self.path) == self.claim
 
-    def check(self) -> None:
-        """Require that the claim is still held.
-
-        Raises
-        ------
-        RunError : naming who has it now.
-        """
-        if not self.ours:
-            raise RunError(
-                f"{self.path.parent} was taken over by process {Claim.read(self.path) or 'unknown'}, because this one gave no sign of life "
-                f"for {PATIENCE:g} seconds. Nothing is lost: that process continues."
-            )
-
     def _beat(self) -> None:
-        while not self._ended.wait(BEAT) and self.ours:
-            with contextlib.suppress(OSError):  # a server that is away for a moment
-                os.utime(self.path)
+        while not self._ended.wait(BEAT):
+            with contextlib.suppress(OSError, RunError):  # a server that is away for a moment
+                if self.ours:  # also again, once it has been put back
+                    os.utime(self.path)
 
     def release(self) -> None:
         """Give the claim up."""
         self._ended.set()
         self._thread.join()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RunError):
             if self.ours:
                 self.path.unlink()
+
+
+def require_claim(directory: Path) -> None:
+    """Require that this process still has the claim of a directory: another may have taken it over, as after a long suspension.
+
+    Raises
+    ------
+    RunError : naming who has it now.
+    """
+    claim = Claim.read(directory / CLAIM)
+    if claim is None or (claim.machine, claim.process) != (machine(), os.getpid()):
+        raise RunError(
+            f"{directory} was taken over by process {claim or 'unknown'}, because this one gave no sign of life "
+            f"for {PATIENCE:g} seconds. Nothing is lost: that process continues."
+        )
 
 
 def take(path: Path) -> Held:
@@ -167,20 +171,33 @@ def take(path: Path) -> Held:
     claim = Claim(machine(), os.getpid(), _started(os.getpid()), secrets.token_hex(8))
     content = json.dumps(claim.__dict__).encode()
     while True:
-        try:
-            with open_new(path) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+        part = path.with_name(f".{path.name}.{claim.token}{PART}")
+        try:  # a kill at any moment leaves no claim, or a whole one
+            _write(part, content)
+            try:
+                os.link(part, path)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without hard links
+                _write(path, content)
             return Held(path, claim)
         except FileExistsError:
             pass
+        finally:
+            part.unlink(missing_ok=True)
         other = Claim.read(path)
         if other is None:
             continue
         if not other.abandoned(partial(_age, path)):
             raise BlockingIOError(str(other))
         _remove(path, other)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open_new(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _remove(path: Path, abandoned: Claim) -> None:

@@ -1,7 +1,7 @@
 """Calls elsewhere: as tasks of an array job in the queue of a cluster (Slurm), or by executors of other libraries. They may outlive this process.
 
-A call and its answer are lines of JSON in files of a folder that all machines share; nothing is pickled. What `squeue` lists decides whether a
-call is still coming: accounting (`sacct`) is not needed.
+A call is a line of JSON in a batch script, which others cannot change, and its answer one in a folder that all machines share; nothing is pickled.
+What `squeue` lists decides whether a call is still coming: accounting (`sacct`) is not needed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import logging
+import os
 import secrets
 import shlex
 import shutil
@@ -17,15 +18,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from equipoise.system import calls
-from equipoise.system.errors import RunError
-from equipoise.system.files import read_regular, write_atomically
+from equipoise.system.errors import CLAIMED, RunError
+from equipoise.system.files import make_private, read_regular, write_atomically
 from equipoise.system.ranges import check_fields, number, setting, text
 from equipoise.system.suggestions import unknown
 from equipoise.system.text import plural
@@ -39,12 +40,18 @@ ABSENCE: Final = 3  # looks in which a call is neither in the queue nor answered
 WAIT: Final = 20  # seconds for a scheduler to answer
 TRIES: Final = 3  # submissions of a call that ends without an answer and without progress
 JOB: Final = ".job"  # in the folder of a call: its task in the queue, and where its answer will be
+LARGE: Final = 1 << 20  # bytes of an answer at most
+UNREADABLE: Final = (OSError, ValueError, TypeError, OverflowError, RuntimeError)  # of what others may have left
+SILENCE: Final = 300  # seconds after which a queue that does not answer is an error
+ARRAY: Final = 1000  # tasks of an array at most, as Slurm allows if its settings state nothing else
 MARGIN: Final = 30  # seconds before its time limit at which a task is put back into the queue
 TASK: Final = """
 answer={folder}/$SLURM_ARRAY_TASK_ID.answer
 again() {{ [ $SECONDS -gt {margin} ] && scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"; }}
 trap again USR1
-sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {folder}/calls | {command} > "$answer.part" &
+sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" <<'END' | {command} > "$answer.part" &
+{calls}
+END
 wait $!
 wait $!
 [ -s "$answer.part" ] && mv "$answer.part" "$answer"
@@ -138,8 +145,8 @@ class Call:
     @property
     def result(self) -> tuple[int, str, str] | None:
         """Status, kind and text of the answer; None if there is none yet."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            status, kind, text = json.loads(read_regular(self.answer))
+        with contextlib.suppress(*UNREADABLE):
+            status, kind, text = json.loads(read_regular(self.answer, most=LARGE))
             return int(status), str(kind), str(text)
         return None
 
@@ -189,13 +196,9 @@ class Queue(Executor):
         while not self.ended.wait(self.pause):
             with self.lock:
                 calls = {future: call for future, call in self.calls.items() if not future.done()}
-            try:
+            with failing([*calls]):
                 if calls:
                     self.look(calls)
-            except Exception as error:  # whoever waits for a call must hear of it
-                for future in calls:
-                    if not future.done():
-                        future.set_exception(error)
 
 
 class Slurm(Queue):
@@ -206,13 +209,13 @@ class Slurm(Queue):
 
     Parameters
     ----------
-    folder : for calls, answers and logs; all machines must share it.
+    folder : for answers and logs; all machines must share it.
     launch : what the cluster is asked for.
     progress : of a folder, a number that grows while its call is not in vain.
 
     Raises
     ------
-    RunError : this machine has no Slurm.
+    RunError : this machine has no Slurm, or the folder is a link or another user's.
     """
 
     pause = LOOK
@@ -220,66 +223,75 @@ class Slurm(Queue):
     def __init__(self, folder: Path, launch: Launch, progress: Callable[[Path], int]) -> None:
         if not shutil.which("sbatch"):
             raise RunError("There is no sbatch on this machine. Start the command on a login node of the cluster.")
+        if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.geteuid()):
+            raise RunError(
+                f"{folder} is a link, or of another user, who could change what tasks write. Choose another --runs."
+            )
         self.folder, self.launch, self.progress = folder.resolve(), launch, progress
         super().__init__()
 
     def begin(self, line: str, arguments: Sequence[Any]) -> Call:
         """A call, with its task if it has one."""
         call = Call(line, Path(arguments[0]), self.progress)
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            call.task, answer = json.loads(read_regular(call.folder / JOB))
-            call.answer = Path(answer)
+        with contextlib.suppress(*UNREADABLE):
+            task, answer, given = json.loads(read_regular(call.folder / JOB, most=LARGE))
+            call.task = str(task)
+            call.answer = Path(answer) if given == [*arguments] else Path()  # it may pause earlier
         return call
 
     def look(self, calls: Mapping[Future[Any], Call]) -> None:
-        """Read answers, and submit calls that have no task."""
-        queue = listed()
+        """Read answers, and submit calls that have no task. An error of some is none of the others."""
+        if (queue := listed(self.ended)) is None:
+            return
         new = []
         for future, call in calls.items():
-            if call.task in queue:
-                call.absent, call.tries = 0, max(call.tries, 1)
-                continue
-            if call.tries and (result := call.result) is not None:
-                (call.folder / JOB).unlink(missing_ok=True)
-                settle(future, *result)
-                continue
-            call.absent += 1
-            if call.tries and call.absent < ABSENCE:  # files of other machines appear late
-                continue
-            reached = call.progress(call.folder)
-            call.tries = 1 if reached > call.reached else call.tries + 1
-            call.reached = reached
-            if call.tries > TRIES:
-                log_file = call.answer.with_suffix(".log")
-                future.set_exception(
-                    RunError(f"The queue ended it {TRIES} times without progress. Its log: {log_file}")
-                )
-                continue
-            new.append(call)
-        if new:
-            self._submit(new)
+            with failing([future]):
+                if self._due(future, call, queue):
+                    new.append(future)
+        for k in range(0, len(new), ARRAY):
+            with failing(new[k : k + ARRAY]):
+                self._submit([calls[future] for future in new[k : k + ARRAY]])
+
+    def _due(self, future: Future[Any], call: Call, queue: set[str]) -> bool:
+        """Whether a call is to be submitted; its answer is read if it has come."""
+        if call.task in queue:
+            call.absent, call.tries = 0, max(call.tries, 1)
+            return False
+        if call.tries and (result := call.result) is not None and result[1] != CLAIMED:
+            (call.folder / JOB).unlink(missing_ok=True)
+            settle(future, *result)
+            return False
+        call.absent += 1
+        if call.tries and call.absent < ABSENCE:  # files of other machines appear late
+            return False
+        reached = call.progress(call.folder)
+        call.tries = 1 if reached > call.reached else call.tries + 1
+        call.reached = reached
+        if call.tries > TRIES:
+            log_file = call.answer.with_suffix(".log")
+            raise RunError(f"The queue ended it {TRIES} times without progress. Its log: {log_file}")
+        return True
 
     def _submit(self, calls: Sequence[Call]) -> None:
         folder = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-        write_atomically(folder / "calls", "".join(f"{call.line}\n" for call in calls), private=True)
-        command = shlex.join(python("-m", "equipoise", "work"))
-        script = "#!/bin/bash" + TASK.format(margin=MARGIN, folder=shlex.quote(str(folder)), command=command)
+        make_private(folder)
+        lines, command = "\n".join(call.line for call in calls), shlex.join(python("-m", "equipoise", "work"))
+        script = TASK.format(margin=MARGIN, folder=shlex.quote(str(folder)), command=command, calls=lines)
+        log_file = f"{folder}/".replace("%", "%%") + "%a.log"
         fixed = [
-            "--parsable", "--requeue", "--open-mode=append", f"--signal=B:USR1@{MARGIN}", "--job-name=equipoise", f"--output={folder}/%a.log",
+            "--parsable", "--requeue", "--open-mode=append", f"--signal=B:USR1@{MARGIN}", "--job-name=equipoise", f"--output={log_file}",
         ]  # fmt: skip
-        done = subprocess.run(
-            ["sbatch", *fixed, *self.launch.options(len(calls))],
-            input=script,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RunError(f"sbatch refuses the runs: {done.stderr.strip().removeprefix('sbatch: error: ')}")
-        job = done.stdout.strip().partition(";")[0]
-        for k, call in enumerate(calls):
-            call.task, call.answer, call.absent = f"{job}_{k}", folder / f"{k}.answer", 0
-            write_atomically(call.folder / JOB, json.dumps([call.task, str(call.answer)]))
+        status, out, error = asked("sbatch", *fixed, *self.launch.options(len(calls)), text=f"#!/bin/bash{script}")
+        if status:
+            raise RunError(f"sbatch refuses the runs: {error.strip().removeprefix('sbatch: error: ')}")
+        job = out.strip().partition(";")[0]
+        try:
+            for k, call in enumerate(calls):
+                call.task, call.answer, call.absent = f"{job}_{k}", folder / f"{k}.answer", 0
+                write_atomically(call.folder / JOB, json.dumps([call.task, str(call.answer), json.loads(call.line)[2]]))
+        except OSError:  # a full disk: nobody could follow them
+            asked("scancel", job)
+            raise
         log.info("%s in the queue: job %s", plural(len(calls), "run"), job)
 
 
@@ -314,18 +326,19 @@ class Others(Queue):
     def look(self, calls: Mapping[Future[Any], dict[str, Any]]) -> None:
         """Read the answers that have come."""
         for future, call in calls.items():
-            if not call["job"].done():
-                continue
-            try:
-                settle(future, *call["job"].result())
-            except Exception as error:  # of their library: a lost worker, a lost connection
-                if call["tries"] == TRIES:
-                    future.set_exception(
-                        RunError(f"{type(error).__name__}: {str(error).strip() or 'a worker was lost'}")
-                    )
-                    continue
-                log.warning("A run is submitted again: %s: %s", type(error).__name__, error)
-                call["job"], call["tries"] = self.executor.submit(self.answered, call["line"]), call["tries"] + 1
+            with failing([future]):
+                if call["job"].done():
+                    self._answer(future, call)
+
+    def _answer(self, future: Future[Any], call: dict[str, Any]) -> None:
+        try:
+            settle(future, *call["job"].result())
+        except Exception as error:  # of their library: a lost worker, a lost connection
+            text = f"{type(error).__name__}: {str(error).strip() or 'a worker was lost'}"
+            if call["tries"] == TRIES:
+                raise RunError(text) from None
+            log.warning("A run is submitted again: %s", text)
+            call["job"], call["tries"] = self.executor.submit(self.answered, call["line"]), call["tries"] + 1
 
 
 class Ray:
@@ -394,18 +407,49 @@ def settle(future: Future[Any], status: int, kind: str, text: str) -> None:
         future.set_result(None)
 
 
-def listed() -> set[str]:
-    """The tasks of this user that the queue has, waiting or running.
+@contextlib.contextmanager
+def failing(futures: Sequence[Future[Any]]) -> Iterator[None]:
+    """Let futures have the error of the block."""
+    try:
+        yield
+    except Exception as error:  # whoever waits for a call must hear of it
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+
+
+def asked(*command: str, text: str = "") -> tuple[int, str, str]:
+    """Status, output and errors of a command of the cluster; Ctrl-C ends no submission half-way."""
+    try:
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=command[0] == "sbatch",
+            timeout=3 * WAIT,
+        )
+    except subprocess.TimeoutExpired as error:
+        return 1, "", str(error)
+    return done.returncode, done.stdout, done.stderr
+
+
+def listed(ended: threading.Event) -> set[str] | None:
+    """The tasks of this user that the queue has, waiting or running; None if it does not answer until ``ended``.
 
     Raises
     ------
     RunError : the queue does not answer.
     """
-    for _ in range(5):
-        done = subprocess.run(
-            ["squeue", "--me", "--noheader", "--array", "--format=%F_%K"], capture_output=True, text=True, check=False
-        )
-        if not done.returncode:
-            return set(done.stdout.split())
-        time.sleep(LOOK)
-    raise RunError(f"squeue does not answer: {done.stderr.strip()}. The runs continue; the same command follows them.")
+    deadline = time.monotonic() + SILENCE
+    while True:
+        status, out, error = asked("squeue", "--me", "--noheader", "--array", "--format=%F_%K")
+        if not status:
+            return set(out.split())
+        if ended.wait(LOOK):
+            return None
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"squeue does not answer: {error.strip()}. The runs continue; the same command follows them."
+            )
