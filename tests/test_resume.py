@@ -27,6 +27,7 @@ from equipoise.federation import checkpoint, guard
 from equipoise.federation.directory import append, trim
 from equipoise.runs import directory as runs
 from equipoise.system import files
+from equipoise.system.claims import claimed
 from helpers import others_slow
 from run_helpers import (
     TINY,
@@ -153,8 +154,9 @@ def test_a_torn_last_line_is_dropped(whole: Path, begun: Path) -> None:
 
 def test_metrics_ahead_of_the_checkpoint_are_dropped(whole: Path, begun: Path) -> None:
     ahead = [json.loads(text) for text in (begun / "metrics.jsonl").read_text().splitlines()]
-    for record in ({**ahead[-1], "round": 2}, {**ahead[-1], "round": 3}):
-        append(begun, {key: value for key, value in record.items() if key != "hash"})
+    with claimed(begun):
+        for record in ({**ahead[-1], "round": 2}, {**ahead[-1], "round": 3}):
+            append(begun, {key: value for key, value in record.items() if key != "hash"})
     assert len(eq.History.from_run(begun)) == 4
     runs.execute(begun, progress=False)
     assert_same_run(whole, begun)
