@@ -20,6 +20,7 @@ from equipoise.system.claims import PATIENCE
 from equipoise.system.errors import CLAIMED, SETTINGS, RunError
 from equipoise.system.queues import JOB, Launch, Others, Slurm, launch_of
 from equipoise.system.workers import line_of
+from run_helpers import equipoise as equipoise
 
 SBATCH = """#!/bin/bash
 # A queue of one machine: every task of an array is a process in the background.
@@ -385,3 +386,14 @@ def test_a_run_is_awaited_while_another_process_makes_progress(monkeypatch: pyte
     with contextlib.nullcontext() if progress else pytest.raises(RunError, match="another process has it"):
         plan.train_once_free("folder")
     assert (len(looks) == 20) == bool(progress)
+
+
+def test_an_experiment_asks_for_the_same_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
+) -> None:
+    def refuse(on: Any, cells: Any) -> None:
+        raise RunError(f"asked for {on}")
+
+    monkeypatch.setattr(plan, "executor", refuse)
+    asked = ("--embedded", "--rounds", 1, "--seeds", 1, "--row", "FedAvg", "--on", "ray", "--runs", tmp_path)
+    assert "asked for ray" in equipoise("reproduce", "fedheal/table2", *asked).err
