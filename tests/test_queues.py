@@ -24,6 +24,7 @@ from run_helpers import equipoise as equipoise
 
 SBATCH = """#!/bin/bash
 # A queue of one machine: every task of an array is a process in the background.
+echo "$*" > "$QUEUE/options1"
 [ -e "$QUEUE/refuses" ] && { echo "sbatch: error: $(cat "$QUEUE/refuses")" >&2; exit 1; }
 job=$(($(ls "$QUEUE" | grep -c '^job') + 1)); cat > "$QUEUE/job$job"; echo "$*" > "$QUEUE/options$job"
 last=$(echo "$*" | sed 's/.*--array=0-\\([0-9]*\\).*/\\1/')
@@ -386,6 +387,13 @@ def test_a_run_is_awaited_while_another_process_makes_progress(monkeypatch: pyte
     with contextlib.nullcontext() if progress else pytest.raises(RunError, match="another process has it"):
         plan.train_once_free("folder")
     assert (len(looks) == 20) == bool(progress)
+
+
+def test_a_device_that_only_the_cluster_has_is_not_asked_for_here(queue: Path, tmp_path: Path, equipoise: Any) -> None:
+    (queue / "refuses").write_text("reached")
+    asked = ("compare", "fedavg", "qffl", "--rounds", 1, "--device", "cuda", "--runs", tmp_path / "runs")
+    assert "sbatch refuses the runs: reached" in equipoise(*asked, "--on", "slurm(gpus=1)").err
+    assert "--gres=gpu:1" in (queue / "options1").read_text()
 
 
 def test_an_experiment_asks_for_the_same_places(

@@ -177,10 +177,11 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     named = {"method": str(rules), "own_code": code, "label": chosen.get("label") or label_of(method, layers)}
     config = made(RunConfig, {**recommended, **chosen, **named})
     net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
-    devices.usable_device(config.device)
+    if config.on is None:
+        devices.usable_device(config.device)
+    else:  # the devices are those of another place
+        launch_of(config.on)
     _check_selection(config, chosen)
-    if config.on is not None:
-        launch_of(config.on)  # or what is wrong with it
     if not rules.sharing.clients and config.engine == FLOWER:
         raise ValueError(
             f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."

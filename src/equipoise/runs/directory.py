@@ -257,7 +257,8 @@ def check(config: RunConfig) -> None:
     """
     data, net = _made(config)
     _check_network([config], data, net)
-    _check_memory(config, data, net)
+    if config.on is None:
+        _check_memory(config, data, net)
     presence.Presence.of(config, data.client_names, data.client_groups, data.sizes)
     attacks.Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
 
@@ -273,7 +274,9 @@ def check_networks(configs: Sequence[RunConfig]) -> None:
 
 
 def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
-    first = configs[0]
+    first = (
+        configs[0] if configs[0].on is None else replace(configs[0], device="cpu")
+    )  # that of another place is not here
     names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
     of_run: dict[str, Any] = {"lr": first.solver.lr, "head": first.head, "task": _task(first, data)}
     first_client = list(data.clients[:1]), first.settings, list(names[:1])
