@@ -150,7 +150,7 @@ def test_the_bar_has_room(method: str, width: int) -> None:
 def test_a_run_is_where_it_was_asked_for_with_all_its_files(base: Path) -> None:
     run = base / "one"
     assert {p.name for p in run.iterdir()} == {
-        ".lock", "config.toml", "manifest.json", "metrics.jsonl", "checkpoint", "summary.json", "report.html",
+        "config.toml", "manifest.json", "metrics.jsonl", "checkpoint", "summary.json", "report.html",
     }  # fmt: skip
     page = (run / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")

@@ -21,7 +21,7 @@ from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure
 from equipoise.runs.plan import Outcome, compare, directories, fitting
 from equipoise.system import workers
-from equipoise.system.claims import claimed
+from equipoise.system.claims import CLAIM, claimed
 from helpers import in_one
 from run_helpers import (
     TINY,
@@ -260,7 +260,7 @@ def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path:
 
     def kill(*_: int) -> None:
         if (dead / "metrics.jsonl").exists() and not killed:
-            killed.append(int((dead / ".lock").read_text()))
+            killed.append(json.loads((dead / CLAIM).read_text())["process"])
             os.kill(killed[0], signal.SIGKILL)
 
     killed: list[int] = []

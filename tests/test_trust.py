@@ -146,7 +146,7 @@ def test_the_tracker_of_the_command_is_asked(theirs: Path, equipoise: Any) -> No
 
 
 # links
-@pytest.mark.parametrize("link", ["checkpoint", "best", ".lock", "metrics.jsonl", "models", "sites/x/y"])
+@pytest.mark.parametrize("link", ["checkpoint", "best", ".claim", "metrics.jsonl", "models", "sites/x/y"])
 def test_links_that_lead_out_of_a_run_are_agreed_to_first(theirs: Path, link: str, equipoise: Any) -> None:
     outside = theirs.parent / "outside"
     outside.mkdir()
