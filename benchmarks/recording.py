@@ -34,6 +34,7 @@ from equipoise.federation.evaluation import EvaluationSets
 from equipoise.networks import build
 from equipoise.records import record as records
 from equipoise.system import seals
+from equipoise.system.claims import claimed
 
 BOUND = 1.03
 NETWORKS: dict[str, dict[str, Any]] = {"the scenario's": {}, "mlp": {"hidden": [64]}}
@@ -94,10 +95,9 @@ def measure(network: str, options: dict[str, Any], alternations: int) -> Result:
         for turn in range(alternations + 1):
             for name in sides if turn % 2 else reversed(sides):
                 fed, path = sides[name]
-                with unrecorded() if name == "without" else ExitStack():
+                with claimed(path), unrecorded() if name == "without" else ExitStack():
                     began = time.process_time()
                     fed.fit(1, progress=False)
-                    path.mkdir(exist_ok=True)
                     directory.append(path, fed.records[-1])
                     fed.save(path)
                     times[name].append(time.process_time() - began)

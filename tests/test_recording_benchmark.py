@@ -15,6 +15,7 @@ sys.path.insert(0, str(FOLDER))
 import recording  # noqa: E402
 
 from equipoise.federation import directory  # noqa: E402
+from equipoise.system.claims import claimed  # noqa: E402
 from helpers import federation, samples  # noqa: E402
 
 
@@ -22,8 +23,7 @@ def test_rounds_without_records_are_kept_and_go_on(tmp_path: Path) -> None:
     kept, made = {}, {}
     for name in ("with", "without"):
         fed, path = federation(tests={"a": samples(20, 1)}), tmp_path / name
-        path.mkdir()
-        with recording.unrecorded() if name == "without" else recording.ExitStack():
+        with claimed(path), recording.unrecorded() if name == "without" else recording.ExitStack():
             for _ in range(3):  # the second checkpoint reads the first
                 fed.fit(1, progress=False)
                 directory.append(path, fed.records[-1])

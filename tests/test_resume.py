@@ -152,6 +152,12 @@ def test_a_torn_last_line_is_dropped(whole: Path, begun: Path) -> None:
     assert_same_run(whole, begun)
 
 
+def test_a_run_of_the_command_line_goes_on_in_python(whole: Path, begun: Path) -> None:
+    fed, _ = runs.federation(runs.load(begun))
+    fed.fit(fed.resume(begun), directory=begun, progress=False)
+    assert records(begun) == records(whole)
+
+
 def test_metrics_ahead_of_the_checkpoint_are_dropped(whole: Path, begun: Path) -> None:
     ahead = [json.loads(text) for text in (begun / "metrics.jsonl").read_text().splitlines()]
     with claimed(begun):

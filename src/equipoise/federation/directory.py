@@ -17,7 +17,7 @@ from equipoise.records.identity import SETTINGS, Difference, stated
 from equipoise.records.meta import Content
 from equipoise.records.record import Record, last_hash, line, lines, parse
 from equipoise.system import files
-from equipoise.system.claims import CLAIM, claimed, require_claim
+from equipoise.system.claims import claimed, has_claim, require_claim
 from equipoise.system.errors import DamagedError
 from equipoise.system.files import read_regular, real_path, write_atomically
 from equipoise.system.places import private
@@ -34,8 +34,9 @@ UNKNOWN = "is of an earlier version, which kept no hash of its data: that they a
 
 
 def locking(directory: Path) -> AbstractContextManager[object]:
-    """Hold the lock of a run's directory; of a run with a configuration, who executes that holds it."""
-    return nullcontext() if (directory / "config.toml").exists() else claimed(directory)
+    """Hold the claim of a run's directory, if whoever executes its configuration in this process does not hold it already."""
+    executed = (directory / "config.toml").exists() and has_claim(directory)
+    return nullcontext() if executed else claimed(directory)
 
 
 @contextmanager
@@ -83,8 +84,7 @@ def write_manifest(directory: Path, meta: Mapping[str, object], machines: Sequen
 
 def append(directory: Path, record: Record) -> None:
     """Add the record of a round; it is on the disk before the checkpoint that counts on it. Nobody else may have the run."""
-    if any((directory / name).exists() for name in ("config.toml", CLAIM)):
-        require_claim(directory)
+    require_claim(directory)
     files.append(directory / METRICS, line(record, last_hash(directory / METRICS)))
 
 

@@ -24,9 +24,7 @@ from equipoise.system.files import PART, open_new, open_regular, read_regular, r
 
 CLAIM: Final = ".claim"  # the file, in the folder that is claimed
 BEAT: Final = 15.0  # seconds between touches
-PATIENCE: Final = (
-    180.0  # seconds without a touch, after which a claim of another machine is given up; NFS caches times for up to 60
-)
+PATIENCE: Final = 180.0  # seconds without a touch, after which others take a claim over; NFS caches times for up to 60
 SMALL: Final = 1000  # bytes of a claim at most
 
 
@@ -145,6 +143,12 @@ class Held:
                 self.path.unlink()
 
 
+def has_claim(directory: Path) -> bool:
+    """Whether this process has the claim of a directory."""
+    claim = Claim.read(directory / CLAIM)
+    return claim is not None and (claim.machine, claim.process) == (machine(), os.getpid())
+
+
 def require_claim(directory: Path) -> None:
     """Require that this process still has the claim of a directory: another may have taken it over, as after a long suspension.
 
@@ -152,10 +156,9 @@ def require_claim(directory: Path) -> None:
     ------
     RunError : naming who has it now.
     """
-    claim = Claim.read(directory / CLAIM)
-    if claim is None or (claim.machine, claim.process) != (machine(), os.getpid()):
+    if not has_claim(directory):
         raise RunError(
-            f"{directory} was taken over by process {claim or 'unknown'}, because this one gave no sign of life "
+            f"{directory} was taken over by process {Claim.read(directory / CLAIM) or 'unknown'}, because this one gave no sign of life "
             f"for {PATIENCE:g} seconds. Nothing is lost: that process continues."
         )
 

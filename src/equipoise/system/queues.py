@@ -128,14 +128,12 @@ class Call:
     ----------
     line : the call, in the form of :func:`equipoise.system.workers.line_of`.
     folder : what it changes.
-    progress : a number that grows while the call is not in vain.
     task : its name in the queue; empty before it is submitted.
     answer : where its answer will be.
     """
 
     line: str
     folder: Path
-    progress: Callable[[Path], int]
     task: str = ""
     answer: Path = Path()
     absent: int = 0
@@ -232,7 +230,7 @@ class Slurm(Queue):
 
     def begin(self, line: str, arguments: Sequence[Any]) -> Call:
         """A call, with its task if it has one."""
-        call = Call(line, Path(arguments[0]), self.progress)
+        call = Call(line, Path(arguments[0]))
         with contextlib.suppress(*UNREADABLE):
             task, answer, given = json.loads(read_regular(call.folder / JOB, most=LARGE))
             call.task = str(task)
@@ -264,7 +262,7 @@ class Slurm(Queue):
         call.absent += 1
         if call.tries and call.absent < ABSENCE:  # files of other machines appear late
             return False
-        reached = call.progress(call.folder)
+        reached = self.progress(call.folder)
         call.tries = 1 if reached > call.reached else call.tries + 1
         call.reached = reached
         if call.tries > TRIES:
