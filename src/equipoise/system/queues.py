@@ -152,10 +152,11 @@ class Call:
 class Queue(Executor):
     """Calls functions of modules elsewhere, and follows the calls in a thread; what they return is not fetched.
 
-    ``pause`` is the time between looks, in seconds.
+    ``pause`` is the time between looks, in seconds; ``left`` the sentence about calls that are not followed to their end.
     """
 
     pause: float
+    left: str
 
     def __init__(self) -> None:
         self.calls: dict[Future[Any], Any] = {}
@@ -175,11 +176,8 @@ class Queue(Executor):
         """Stop following; calls go on elsewhere."""
         self.ended.set()
         self.thread.join()
-        if left := sum(not future.done() for future in self.calls):
-            log.warning(
-                "%s left where they are. The same command follows them.",
-                f"{plural(left, 'run')} {'is' if left == 1 else 'are'}",
-            )
+        if n := sum(not future.done() for future in self.calls):
+            log.warning(self.left, plural(n, "run"))
 
     def begin(self, line: str, arguments: Sequence[Any]) -> Any:
         """What is followed of a call."""
@@ -216,7 +214,7 @@ class Slurm(Queue):
     RunError : this machine has no Slurm, or the folder is a link or another user's.
     """
 
-    pause = LOOK
+    pause, left = LOOK, "Left in the queue: %s. The same command follows them."
 
     def __init__(self, folder: Path, launch: Launch, progress: Callable[[Path], int]) -> None:
         if not shutil.which("sbatch"):
@@ -305,7 +303,7 @@ class Others(Queue):
     own : nobody else uses the executor, which ends with this object.
     """
 
-    pause = 0.1
+    pause, left = 0.1, "Left unfinished: %s. The same command continues after their last complete round."
 
     def __init__(self, executor: Any, answered: Callable[[str], tuple[int, str, str]], *, own: bool = False) -> None:
         self.executor, self.answered, self.own = executor, answered, own
