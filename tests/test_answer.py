@@ -239,3 +239,13 @@ def test_without_groups_the_best_is_not_that_for_the_worst_group() -> None:
         runs += [History(run.records, {**run.meta, "seed": s}) for run in made]
     text = answer.headline(Comparison.of(runs).document)
     assert text == "fedavg failed, and afl is the best on average."
+
+
+def test_where_the_first_failed_and_two_cannot_be_distinguished_none_is_named() -> None:
+    runs = []
+    for s in range(3):
+        swap = 0.1 * (s - 1)  # now one is better, now the other
+        made = clients("fedavg", 0.1, failed=True), clients("afl", 0.7 + swap), clients("qffl", 0.7 - swap)
+        runs += [History(run.records, {**run.meta, "seed": s}) for run in made]
+    text = answer.headline(Comparison.of(runs).document)
+    assert text == "fedavg failed, and no other method is shown to be the best on average."

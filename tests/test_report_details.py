@@ -27,7 +27,7 @@ from equipoise.metrics.statistics import half_interval
 from equipoise.report import columns, comparison, figures, figures_of_groups, render
 from equipoise.report.columns import TERMS, anchor, hint, typeset
 from equipoise.report.formatting import size
-from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests
+from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests, sheets
 from equipoise.report.provenance import commands, environment, settings as settings_of
 from equipoise.report.rendering import save_latex
 from equipoise.report.sentences import evidence, limits
@@ -116,7 +116,7 @@ def test_every_client_is_listed_with_every_method() -> None:
 # statistical tests
 def test_tests_are_those_of_scipy_and_corrected_for_the_methods() -> None:
     histories = several(3)
-    (found,) = paired_tests(comparison(histories))
+    (found,) = paired_tests(sheets(comparison(histories)))
     assert found.grid.titles == ("AVG", "STD", "worst")
     worst = {
         label: [100 * last_rounds(h.group_table()[1]).min() for h in histories if h.label == label]
@@ -129,13 +129,13 @@ def test_tests_are_those_of_scipy_and_corrected_for_the_methods() -> None:
         low, high = test.confidence_interval(0.95)
         p, by_holm = ("< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0") for p in (test.pvalue, q))
         assert shown.ends == f"[{low:+.2f}, {high:+.2f}], p {p}, Holm {by_holm}".replace("-", "−")
-    (one,) = paired_tests(comparison(several(1)))  # of one seed there are intervals over the test samples
+    (one,) = paired_tests(sheets(comparison(several(1))))  # of one seed there are intervals over the test samples
     assert "paired" not in one.caption
     assert all(re.fullmatch(r"\[.+, .+\]", test.ends) for _, cells in one.grid.rows for test in cells)
 
 
 def test_a_single_test_needs_no_correction() -> None:
-    (found,) = paired_tests(comparison([h for h in several(3) if h.label != "afl"]))
+    (found,) = paired_tests(sheets(comparison([h for h in several(3) if h.label != "afl"])))
     assert not any("Holm" in test.ends for _, cells in found.grid.rows for test in cells)
 
 

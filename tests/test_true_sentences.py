@@ -541,7 +541,7 @@ def check_table(found: Comparison, truth: Truth) -> None:
 def check_one_p(found: Comparison, truth: Truth) -> None:
     """A difference has one corrected p-value: in the JSON document, the frame, the table of tests, LaTeX and the sentences."""
     frame = found.tests
-    for test in [test for test in paired_tests(found) if test.name == "tests-accuracy"]:
+    for test in [test for test in paired_tests(sheets(found)) if test.name == "tests-accuracy"]:
         table = latex_of(test)
         for label, cells in test.grid.rows:
             for title, cell in zip(test.grid.titles, cells, strict=True):

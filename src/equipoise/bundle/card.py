@@ -190,7 +190,7 @@ class Card:
         unshown = unsaid(clients, least)
 
         def counts(client: Mapping[str, Any]) -> tuple[Cell, ...]:
-            """Samples, and those of client class; none of these where one is so small that the others would tell it."""
+            """Samples, and those of each class; none of these where one is so small that the others would tell it."""
             of_class = (client["counts"] or ())[: len(classes)]
             people = client.get("people_of_class") or of_class
             few = client["name"] in unshown or any(n > 0 and not enough(n, least) for n in people)

@@ -200,14 +200,15 @@ def headline(comparison: content.Document, shown: Sequence[Panel] | None = None)
     if nothing := sentences.nothing_shown(comparison):
         return nothing
     rows, shown = comparison["methods"], panels(comparison) if shown is None else shown
-    learned = [row["method"] for row in sentences.who_learned(comparison)]
+    learners = sentences.who_learned(comparison)
+    learned = [row["method"] for row in learners]
     first = rows[0]["method"]
     racing = [row["method"] for row in content.without_bounds(rows)]
     if not learned:
         name = f"{first} did not learn: it" if len(rows) == 1 else "No method learned enough to be compared: each"
         return f"{name} diverged, or is no better than guessing."
     if len(racing) == 1 or not shown:
-        return _one(comparison, learned[0])
+        return _one(comparison, learners[0])
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     if first not in learned:
         return f"{seed}{first} failed, and {_best_of_all(comparison)}."
@@ -223,7 +224,8 @@ def _best_of_all(comparison: content.Document) -> str:
     several = len(comparison["methods"][0]["groups"]) > 1
     key, whom = ("worst", "for the worst group") if several else ("avg", "on average")
     leader = comparison["leaders"].get(key)
-    return f"{leader['best']} is the best {whom}" if leader else f"no other method is shown to be the best {whom}"
+    best = leader["best"] if leader else None  # of two that cannot be distinguished there is none
+    return f"{best} is the best {whom}" if best else f"no other method is shown to be the best {whom}"
 
 
 Changes = Sequence[tuple[Panel, Effect]]
@@ -304,9 +306,9 @@ def _change(panel: Panel, effect: Effect) -> str:
     return f"{'raises' if up else 'lowers'} {whose} by {by}"
 
 
-def _one(comparison: content.Document, label: str) -> str:
+def _one(comparison: content.Document, row: content.Measured) -> str:
     """What the one method reaches."""
-    row, measure = content.row_of(comparison["methods"], label) or comparison["methods"][0], measure_of(comparison)
+    label, measure = row["method"], measure_of(comparison)
     average, worst = content.mean_of(row, "avg"), content.mean_of(row, "worst")
     if average is None:
         return f"{label} was not tested on every group in each of the last rounds."

@@ -199,12 +199,7 @@ class Audit:
         for treated in self.treated:
             if not said and self.data.positive is not None:
                 said.append(rates.missed(treated.parity))
-            keys = rates.two_gaps(treated, self.history.main)
-            gaps = [
-                f"{column.title} {' '.join(filter(None, texts[:2]))}"
-                for column, texts in self._gaps(treated)
-                if column.key in keys
-            ]
+            gaps = [f"{title} {' '.join(filter(None, texts[:2]))}" for title, texts in self._two_gaps(treated)]
             said.append(f"By {treated.attribute}: {', '.join(gaps)}.")
         return " ".join(filter(None, said))
 
@@ -222,10 +217,9 @@ class Audit:
     def page(self) -> Page:
         """The page: what differs most, then by attribute the gaps, the rates and every site."""
         two = [
-            (f"{column.title} by {treated.attribute}", texts)
+            (f"{title} by {treated.attribute}", texts)
             for treated in self.treated
-            for column, texts in self._gaps(treated)
-            if column.key in rates.two_gaps(treated, self.history.main)
+            for title, texts in self._two_gaps(treated)
         ]
         first = of_texts(two, self._titles, "Gap", kind="numbers")
         made, rows = "Made by equipoise audit, which trains nothing.", f"{len(self.data):,} rows"
@@ -244,6 +238,11 @@ class Audit:
             said = [f"{f'{number(gap, self._digits)} {unit}'.rstrip()} in {title}" for title, gap in gaps.items()]
             made += [(max(gaps.values()), f"By {treated.attribute}, the gap is {listed(said)}.")] if gaps else []
         return max(made)[1] if made else "No gap between groups is estimable: too few people are behind the rates."
+
+    def _two_gaps(self, treated: content.Treated) -> list[tuple[str, list[str]]]:
+        """The two gaps that summaries have: titles and texts."""
+        keys = rates.two_gaps(treated, self.history.main)
+        return [(column.title, texts) for column, texts in self._gaps(treated) if column.key in keys]
 
     @cached_property
     def sections(self) -> list[Section]:

@@ -392,8 +392,10 @@ def by_attribute(comparison: Document) -> list[Treated]:
     """How people with each value of every sensitive attribute are treated, and of several attributes by all together."""
     people = comparison.get("people", {})
     names = [*people]
-    joined = [" and ".join(names[:k]) for k in range(len(names))]
-    return [Treated(people[name], name, k, k > 2 and name == joined[k - 1]) for k, name in enumerate(names, start=1)]
+    return [
+        Treated(people[name], name, k, k > 2 and name == " and ".join(names[: k - 1]))
+        for k, name in enumerate(names, start=1)
+    ]
 
 
 def treated(comparison: Document) -> list[Treated]:

@@ -67,7 +67,8 @@ def render(histories: Sequence[History] | Comparison, choice: str = "") -> str:
 def page(compared: Comparison, choice: str = "") -> Page:
     """The report of some runs: the answer, then the evidence in the order of questions."""
     document = compared.document
-    measured, tests = layout.sheets(document), layout.paired_tests(document)
+    measured = layout.sheets(document)
+    tests = layout.paired_tests(measured)
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
     parts = parts_of_captions(compared)
@@ -114,7 +115,6 @@ def page(compared: Comparison, choice: str = "") -> Page:
         links=[Link("How settings were chosen, with all draws", choice)] * bool(choice),
         sections=[section for section in sections if section.blocks or section.parts], folded=True, methods=[*compared.runs],
         terms={title: (anchor(title, terms), hint(title, terms)) for title in terms}, footer=_footer(compared),
-        sheets=rendering.tables(compared), names=pages.printed_names(compared.histories),
     )  # fmt: skip
 
 

@@ -486,9 +486,9 @@ def every_site(comparison: Comparison) -> Sheet | None:
     return _block("sites", "Sites", Grid(titles, tuple(rows)), text, head="Site") if 0 < len(rows) <= MANY else None
 
 
-def paired_tests(comparison: content.Document) -> list[Sheet]:
-    """Paired tests against the first method, a table per measure, with p-values corrected for the number of differences."""
-    return [tests for sheet in sheets(comparison) if (tests := sheet.tests) and tests.grid.rows]
+def paired_tests(measured: Sequence[Sheet]) -> list[Sheet]:
+    """Paired tests against the first method, of each of :func:`sheets`, with p-values corrected for the number of differences."""
+    return [tests for sheet in measured if (tests := sheet.tests) and tests.grid.rows]
 
 
 def _had(methods: Sequence[content.Row], columns: Sequence[Statistic]) -> list[Statistic]:

@@ -211,6 +211,11 @@ def texts_of(section: Section) -> list[str]:
     return [*(block.text for block in section.blocks if isinstance(block, Text)), *bullets_of(section)]
 
 
+def grid_of(rows: Iterable[tuple[str, Iterable[str]]], titles: Iterable[str]) -> Grid:
+    """Rows of texts."""
+    return Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
+
+
 def of_texts(
     rows: Iterable[tuple[str, Iterable[str]]],
     titles: Iterable[str],
@@ -219,8 +224,7 @@ def of_texts(
     kind: str = "settings",
 ) -> Table:
     """A table of texts."""
-    grid = Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
-    return Table(grid, heading, head, kind)
+    return Table(grid_of(rows, titles), heading, head, kind)
 
 
 @cache

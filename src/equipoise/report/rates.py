@@ -224,7 +224,7 @@ def _people(rates: content.RatesOfGroup, rate: str, parity: content.Parity) -> t
         size["fpr"] = None if positive is None else n - positive
         size["ppv"] = None if share is None else round(n * share / 100)
     key = rate if rate in size else "accuracy" if "accuracy" in rates else "rmse"
-    most = n if size.get(rate, n) is None else size.get(rate, n)
+    most = n if (about := size.get(rate)) is None else about
     people = max(ESTIMABLE, parity["least"]) if most is None else most
     return people if mean_of(row, key) is not None else 0, size.get(rate, 0) is None
 

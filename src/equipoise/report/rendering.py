@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from equipoise.report import answer, layout
-from equipoise.report.answer import headline, notices, panels, warnings
+from equipoise.report.answer import headline, panels, warnings
 from equipoise.report.document import Document
 from equipoise.report.formatting import Grid, lines
 from equipoise.report.layout import Sheet, sheets
@@ -50,7 +50,7 @@ def rich_table(comparison: Document, width: int = 1000, details: bool = True, ex
     # That of the accuracy says all its sentences.
     first_table, *tables = rich_sheets((main, *others), width)
     parts = [part for table in (*tables, first_table) for part in ("", table)]
-    notes = [Text(f"! {text}", style="yellow") for text in (notices if explain else warnings)(comparison)]
+    notes = [Text(f"! {text}", style="yellow") for text in warnings(comparison)]
     options = [*["every table and test: --details"] * (not details), *["what columns mean: --explain"] * (not explain)]
     more = [Text(f"{'; '.join(options)}; the report has both.".capitalize(), style="dim")] * bool(options)
     end: list[str | Text] = ["", Text(verdict(comparison))] if details else []
@@ -187,6 +187,7 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
 def tables(compared: Comparison) -> list[Sheet]:
     """Every table of the report that a paper may have."""
     each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
-    over_all = [*sheets(compared.document), *layout.over_groups(compared), *layout.over_clients(compared)]
-    shown = [*over_all, *each, *layout.paired_tests(compared.document)]
+    measured = sheets(compared.document)
+    over_all = [*measured, *layout.over_groups(compared), *layout.over_clients(compared)]
+    shown = [*over_all, *each, *layout.paired_tests(measured)]
     return [sheet for sheet in shown if sheet]

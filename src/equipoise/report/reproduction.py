@@ -16,7 +16,18 @@ from equipoise.report.document import Numbers
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
-from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text, made_with, of_texts
+from equipoise.report.page import (
+    Bullets,
+    Link,
+    Page,
+    Picture,
+    Pictures,
+    Section,
+    Table,
+    Text,
+    grid_of,
+    made_with,
+)
 from equipoise.report.rendering import rich_sheets
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text, plural
@@ -348,7 +359,7 @@ def decided(
 
 def _grid(rows: Sequence[JudgedClaim | Chosen], titles: Sequence[str]) -> Grid:
     """The last of the cells of claims or choices, as many as there are titles, next to the first."""
-    return of_texts([(row.cells[0], row.cells[-len(titles) :]) for row in rows], titles, "").grid
+    return grid_of([(row.cells[0], row.cells[-len(titles) :]) for row in rows], titles)
 
 
 def claims_csv(claims: Sequence[JudgedClaim]) -> str:
@@ -416,7 +427,7 @@ def sheet(result: Result, part: Block) -> Sheet:
         if any(entry.paper is not None for entry in entries):
             rows.append((PAPER, [theirs(entry, embedded=result.embedded) for entry in entries]))
     said = [*filter(None, [result.calibration(part.name)]), *sentences(result, part)]
-    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", of_texts(rows, part.columns, "").grid, said)
+    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", grid_of(rows, part.columns), said)
 
 
 def sentences(result: Result, part: Block) -> list[str]:

@@ -647,7 +647,7 @@ def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[s
         leader = other["leaders"].get("worst")
         if len(other["methods"][0]["groups"]) > 1 and leader and leader["best"] and leader["best"] != kindest:
             measure = measure_of(other)
-            worst = row["worst_groups"] if (row := content.row_of(other["methods"], leader["best"])) else ()
+            worst = next(row["worst_groups"] for row in other["methods"] if row["method"] == leader["best"])
             yield f"{measure.noun} ({notes.listed([*worst])})", leader, measure
 
 
