@@ -379,6 +379,8 @@ def test_a_damaged_slice_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"{path.name}: its PatientID cannot be read"):
         rsna.read(tmp_path, "train", side=8, group_by="PatientID")
     path.unlink()
+    with pytest.raises(DataError, match=rf"{path.name}: its PatientID cannot be read, as the file is missing"):
+        rsna.read(tmp_path, "train", side=8, group_by="PatientID")
     with pytest.raises(DataError, match=r"1 of \d+ listed images are missing"):
         convert_rsna.convert(tmp_path, tmp_path / "out", side=8)
 

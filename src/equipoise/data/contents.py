@@ -56,6 +56,8 @@ def reason(error: Exception) -> str:
     if type(error).__name__ == "UnidentifiedImageError":
         return "it is no image of a format that is read"
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if isinstance(error, KeyError) and " " in str(error.args[0] if error.args else ""):  # a sentence of a library
+        return str(error.args[0]).rstrip(".")
     return f"{text} is missing" if isinstance(error, KeyError) else text
 
 
@@ -81,7 +83,9 @@ def optional_package(name: str, readers: str, install: str, advice: str = "") ->
     """A package that some files need; ``install`` is what pip installs for them."""
     try:
         return import_module(name)
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != name:  # it is there, and lacks another one
+            raise
         raise DataError(f"{readers} need the package {name}: pip install {install}.{advice}") from None
 
 

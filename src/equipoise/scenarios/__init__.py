@@ -101,9 +101,13 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "fedld-covid": ScenarioEntry(fedld.SUMMARY_COVID, fedld.covid, ("covid-fl",)),
     "fedism-rsna": ScenarioEntry(fedism.SUMMARY_RSNA, fedism.rsna, ("rsna-ich",)),
     "fedism-isic": ScenarioEntry(fedism.SUMMARY_ISIC, fedism.isic, ("isic2019",)),
-    "fedsac-cifar10": ScenarioEntry(fedsac.SUMMARIES["fedsac-cifar10"], fedsac.cifar10, ("cifar10",)),
-    "fedsac-svhn": ScenarioEntry(fedsac.SUMMARIES["fedsac-svhn"], fedsac.svhn, ("svhn",)),
-    "fedsac-fashion": ScenarioEntry(fedsac.SUMMARIES["fedsac-fashion"], fedsac.fashion, ("fashion-mnist",)),
+    "fedsac-cifar10": ScenarioEntry(
+        fedsac.SUMMARIES["fedsac-cifar10"], fedsac.cifar10, (fedsac.SETS["fedsac-cifar10"].reads,)
+    ),
+    "fedsac-svhn": ScenarioEntry(fedsac.SUMMARIES["fedsac-svhn"], fedsac.svhn, (fedsac.SETS["fedsac-svhn"].reads,)),
+    "fedsac-fashion": ScenarioEntry(
+        fedsac.SUMMARIES["fedsac-fashion"], fedsac.fashion, (fedsac.SETS["fedsac-fashion"].reads,)
+    ),
     "own": ScenarioEntry(own.SUMMARY, own.scenario, ("your own files",), Options),
 }
 

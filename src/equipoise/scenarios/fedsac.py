@@ -5,9 +5,10 @@ is unreleased; POW and CLA are those of the code that it cites, of CFFL and CGSV
 first author), which draws it with FLGo: what clients reach alone there is what FedSAC's Table 2 says.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,15 +29,28 @@ SAMPLES = 2000  # images of a client on average
 NETWORK = {"hidden": [200, 200]}
 
 
-# by scenario the data set, its name, the shape of an image, mean and STD of the training images; rounds, steps, batch size and learning rate
-SETS: Mapping[str, tuple[str, str, tuple[int, ...], tuple[float, ...], tuple[float, ...], tuple[int, int, int, float]]] = {
-    "fedsac-cifar10": ("cifar10", "CIFAR-10", (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), (200, 15, 32, 0.03)),
-    "fedsac-svhn": ("svhn", "SVHN", (3, 32, 32), (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), (500, 20, 64, 0.05)),
-    "fedsac-fashion": ("fashion-mnist", "Fashion-MNIST", (1, 28, 28), (0.2860,), (0.3530,), (200, 20, 32, 0.05)),
+class _Set(NamedTuple):
+    """A data set, how its images are normalised (numbers of its own training images), and how one trains on them."""
+
+    reads: str
+    title: str
+    sample: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    rounds: int
+    steps: int
+    batch_size: int
+    lr: float
+
+
+SETS = {
+    "fedsac-cifar10": _Set("cifar10", "CIFAR-10", (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 200, 15, 32, 0.03),
+    "fedsac-svhn": _Set("svhn", "SVHN", (3, 32, 32), (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), 500, 20, 64, 0.05),
+    "fedsac-fashion": _Set("fashion-mnist", "Fashion-MNIST", (1, 28, 28), (0.2860,), (0.3530,), 200, 20, 32, 0.05),
 }  # fmt: skip
 SUMMARIES = {
-    name: f"FedSAC's {title}: clients bring more and more images, classes, or a random share of each."
-    for name, (_, title, *_) in SETS.items()
+    name: f"FedSAC's {entry.title}: clients bring more and more images, classes, or a random share of each."
+    for name, entry in SETS.items()
 }
 
 
@@ -113,19 +127,21 @@ def _scenario(
         }
         return Divided(parts, held=held, recipe=recipe)
 
-    reads, _, sample, mean, std, (rounds, steps, batch_size, lr) = SETS[name]
+    entry = SETS[name]
     return papers.from_splits(
         name,
-        reads,
+        entry.reads,
         data,
         divide,
         {},
         summary=SUMMARIES[name],
-        sample=sample,
-        transform=Images(mean, std),
+        sample=entry.sample,
+        transform=Images(entry.mean, entry.std),
         network="mlp",
         network_options=NETWORK,
-        protocol=Protocol(rounds, 1, batch_size, lr, momentum=0.0, weight_decay=0.0, steps=steps),
+        protocol=Protocol(
+            entry.rounds, 1, entry.batch_size, entry.lr, momentum=0.0, weight_decay=0.0, steps=entry.steps
+        ),
         has_server_validation=True,
         collaborative=True,
     )

@@ -23,7 +23,6 @@ UNMET = "unmet"  # kind of errors: no partition meets the request
 SMALLEST_ALPHA = 0.01  # below it most draws of numpy's older generator come out as 0/0
 EXPONENT = 1.65911332899  # of POW, as released by CFFL
 RECIPES = ("released", "exact")  # of the sizes of POW
-CORRUPTED = ", the number of clients"  # the most that may be corrupted
 PILOT, HOPELESS = 20, 15  # if each of the first draws leaves this many clients short, thousands of draws will too
 
 
@@ -281,7 +280,6 @@ def quality(
     ------
     ValueError if a parameter is out of range, or no draw gives every client ``min_size`` samples.
     """
-    check_whole("quality: corrupted", corrupted, 0, clients, CORRUPTED)
     clean = clients - corrupted
 
     def draw(classes: Sequence[Indices], clients: int, alpha: float, rng: Any) -> tuple[Any, ...]:
@@ -295,7 +293,7 @@ def quality(
                     owner[pool] = first + rng.choice(len(p), len(pool), p=p)
         return np.arange(len(owner)), owner
 
-    return _drawn("quality", draw, labels, clients, alpha, seed, min_size, redraws, older=True)
+    return _drawn("quality", draw, labels, clients, alpha, seed, min_size, redraws, corrupted, older=True)
 
 
 def power_ramp(clients: int, exponent: float = EXPONENT) -> Shares:
@@ -622,7 +620,7 @@ def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0
         fault = f"each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
         raise _unmet(who, fault)
     check_number(f"{who}: alpha", alpha, SMALLEST_ALPHA, below=True)
-    check_whole(f"{who}: corrupted", corrupted, 0, clients, CORRUPTED)
+    check_whole(f"{who}: corrupted", corrupted, 0, clients, ", the number of clients")
     check_whole(f"{who}: min_size", min_size, 0)
     if min_size * clients > n:
         fault = (
@@ -636,7 +634,8 @@ def _by_class(who: str, labels: ArrayLike, clients: int) -> list[Indices]:
     classes: NDArray[Any] = np.asarray(labels)
     if classes.ndim != 1:
         raise ValueError(f"{who}: labels must be one class per sample, [n]; found {list(classes.shape)}.")
-    lost = np.flatnonzero([label is None or label != label for label in classes.tolist()])
+    absent = [label is None or label != label for label in classes.tolist()] if classes.dtype.kind in "fO" else []
+    lost = np.flatnonzero(absent)
     if len(lost):  # they are of no class, and would be nobody's
         raise ValueError(
             f"{who}: the label is missing, NaN or None, in {len(lost):,} of {len(classes):,} samples, the first of them {lost[0]}. "
@@ -716,6 +715,7 @@ def _drawn(
     seed: int,
     min_size: int,
     redraws: int,
+    corrupted: int = 0,
     *,
     older: bool = False,
     shuffled: bool = False,
@@ -727,6 +727,7 @@ def _drawn(
     name : of the partition, for errors.
     draw : one draw.
     labels, clients, alpha, seed, min_size, redraws : as in ``dirichlet``.
+    corrupted : as in ``quality``.
     older : whether NumPy's older generator draws.
     shuffled : whether the parts are shuffled at last.
 
@@ -735,7 +736,7 @@ def _drawn(
     ValueError : a parameter is out of range. InputError : no draw does.
     """
     classes = _by_class(name, labels, clients)
-    check(name, sum(map(len, classes)), clients, alpha, min_size=min_size)
+    check(name, sum(map(len, classes)), clients, alpha, corrupted, min_size)
     check_whole(f"{name}: seed", seed, 0, 2**32 - 1 if older else np.inf)
     check_whole(f"{name}: redraws", redraws, 1)
     rng: Any = RandomState(seed) if older else np.random.default_rng(seed)

@@ -63,7 +63,7 @@ def _datasets() -> Any:
 
 def _loaded(name: str, configuration: str | None, download: bool) -> Any:
     datasets = _datasets()
-    here = datasets.DownloadConfig(local_files_only=not download)
+    here = None if download else datasets.DownloadConfig(local_files_only=True)
     try:
         with nullcontext() if download else _offline(datasets):
             return datasets.load_dataset(name, configuration, download_config=here)

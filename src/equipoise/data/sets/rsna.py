@@ -205,9 +205,13 @@ def _slice(path: Path) -> Dataset:
 
 
 def _patient(folder: Path, name: str) -> str:
-    path = folder / f"{name}.dcm"
+    path, dcmread = folder / f"{name}.dcm", _pydicom().dcmread
+    if not path.is_file():
+        raise DataError(
+            f"{path}: its PatientID cannot be read, as the file is missing. Is the data set unpacked completely?"
+        )
     with explain_damage(f"{path}: its PatientID cannot be read", ""):  # pydicom raises many kinds
-        return str(_pydicom().dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"]).PatientID)
+        return str(dcmread(path, stop_before_pixels=True, specific_tags=["PatientID"]).PatientID)
 
 
 def _pydicom() -> Any:

@@ -109,9 +109,10 @@ class Sums(NamedTuple):
         """The smallest numbers that at least a share of the cells do not exceed; of sites the mean of its group, whole if all are."""
         if not len(self.points):
             return [0.0 for _ in shares]
-        ends = np.cumsum(self.weights)
-        ranks = [max(1, math.ceil(share * int(ends[-1]))) for share in shares]
-        numbers = [float(self.points[k]) for k in np.searchsorted(ends, ranks).tolist()]
+        n = int(sum(self.counts)) or len(self.points)
+        ranks = [max(1, math.ceil(share * n)) for share in shares]
+        places = np.searchsorted(np.cumsum(self.counts), ranks).tolist() if len(self.counts) else [k - 1 for k in ranks]
+        numbers = [float(self.points[k]) for k in places]
         return numbers if self.fractions else [float(round(number)) for number in numbers]
 
 
@@ -177,8 +178,28 @@ def _pooled(clients: Iterable[tuple[int, float, float]]) -> float:
 
 
 def exact_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sums of rows [D, n], exact and then rounded: whatever the order of numbers."""
-    return np.array([math.fsum(row) for row in values.tolist()])
+    """The sums of rows [D, n], exact and then rounded, as those of ``math.fsum``: whatever the order of numbers.
+
+    Many short rows are added up together, each sum as two numbers without a rounding error (Knuth 1969), where two are enough.
+    """
+    if len(values) <= values.shape[1]:
+        return np.array([math.fsum(row) for row in values.tolist()])
+    high, low, lost = np.zeros((3, len(values)))
+    for column in values.T:
+        high, error = _exact_sum(high, column)
+        low, error = _exact_sum(low, error)
+        lost += np.abs(error)
+    total: NDArray[np.float64] = high + low
+    for k in np.flatnonzero(lost).tolist():
+        total[k] = math.fsum(values[k].tolist())
+    return total
+
+
+def _exact_sum(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The rounded sum, and its rounding error."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
 
 
 def logarithm(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
