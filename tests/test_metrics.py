@@ -236,6 +236,7 @@ def test_worst_tenth_counts_clients(k, n):
     ("call", "message"),
     [
         (lambda: performance.mean([[0.1, 0.2]]), r"expected shape \[K\], found \(1, 2\)"),
+        (lambda: last_rounds(np.zeros((2, 2, 2))), r"expected shape \[R, D\] or \[D\], found \(2, 2, 2\)"),
         (lambda: last_rounds([0.1, 0.2], last=0), "at least 1, found 0"),
         (lambda: summary_over_seeds([[1.0]]), r"expected shape \[n\]"),
         (lambda: paired([1.0, 2.0], [1.0]), "found 2 and 1"),
@@ -404,7 +405,9 @@ def test_only_the_measures_asked_for_are_made():
         (lambda: classification([[0.5, 0.5]], [2]), r"labels must be in 0..1: found 2..2"),
         (lambda: classification([[0.5, 1.5]], [1]), "sum to 1. Give logits=True for logits"),
         (lambda: classification([[0.5, 0.5]], [1], ["acu"]), "Unknown measure 'acu'. Did you mean 'auc'?"),
+        (lambda: last_rounds_together([[[0.5, 0.5]], [[0.5]]]), r"over the same groups only: found \[1, 2\]"),
         (lambda: last_rounds_together([[0.5, 0.5]], last=0), "at least 1, found 0"),
+        (lambda: performance.client_std([0.5, 0.5], [1]), r"expected shape \(2,\), found \(1,\)"),
     ],
 )
 def test_classification_and_pooling_say_what_was_found(call, message):

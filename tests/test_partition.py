@@ -28,6 +28,11 @@ def indices(parts):
     return sorted(index for part in parts for index in part)
 
 
+def test_quality_without_clients_is_about_clients() -> None:
+    with pytest.raises(ValueError, match=r"quality: each client needs .* found 0"):
+        partition.quality(np.arange(100) % 10, 0, 1, 1.0, 0)
+
+
 @each
 @given(
     labels=st.lists(st.integers(-3, 5), min_size=1, max_size=60),
@@ -35,11 +40,6 @@ def indices(parts):
     alpha=st.floats(0.01, 1000),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_quality_without_clients_is_about_clients() -> None:
-    with pytest.raises(ValueError, match=r"quality: each client needs .* found 0"):
-        partition.quality(np.arange(100) % 10, 0, 1, 1.0, 0)
-
-
 def test_every_sample_goes_to_one_client(name, labels, clients, alpha, seed):
     clients = min(clients, len(labels))
     parts = ALL[name](labels, clients, alpha, seed, min_size=0)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from equipoise.runs import plan
+from equipoise.runs import benchmark, plan
 from equipoise.system import queues
 from equipoise.system.claims import PATIENCE
-from equipoise.system.errors import CLAIMED, SETTINGS, RunError
+from equipoise.system.errors import CLAIMED, CODE, SETTINGS, RunError
 from equipoise.system.queues import JOB, Launch, Others, Slurm, launch_of
 from equipoise.system.workers import line_of
 from run_helpers import equipoise as equipoise
@@ -394,14 +394,52 @@ def test_a_device_that_only_the_cluster_has_is_not_asked_for_here(queue: Path, t
     asked = ("compare", "fedavg", "qffl", "--rounds", 1, "--device", "cuda", "--runs", tmp_path / "runs")
     assert "sbatch refuses the runs: reached" in equipoise(*asked, "--on", "slurm(gpus=1)").err
     assert "--gres=gpu:1" in (queue / "options1").read_text()
+    of_paper = ("--embedded", "--rounds", 1, "--seeds", 1, "--row", "FedAvg", "--device", "cuda", "--on", "slurm")
+    assert "reached" in equipoise("reproduce", "fedheal/table2", *of_paper, "--runs", tmp_path / "papers").err
 
 
 def test_an_experiment_asks_for_the_same_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, equipoise: Any
 ) -> None:
     def refuse(on: Any, cells: Any) -> None:
-        raise RunError(f"asked for {on}")
+        if cells:
+            raise RunError(f"asked for {on or cells[0].config.on}")
 
     monkeypatch.setattr(plan, "executor", refuse)
     asked = ("--embedded", "--rounds", 1, "--seeds", 1, "--row", "FedAvg", "--on", "ray", "--runs", tmp_path)
     assert "asked for ray" in equipoise("reproduce", "fedheal/table2", *asked).err
+
+
+def test_a_suite_asks_for_the_same_places_and_is_the_same_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[Any] = []
+
+    def refuse(on: Any, cells: Any) -> None:
+        places.append(cells[0].config.on)
+        raise RunError("asked")
+
+    monkeypatch.setattr(plan, "executor", refuse)
+    suite = benchmark.read_suite("fair-small")
+    for place in ("ray", None):  # the folder of the one is that of the other
+        with pytest.raises(RunError, match="asked"):
+            benchmark.run(suite, tmp_path, place=place)
+    assert places == ["ray", None]
+
+
+def defective(folder: str) -> None:
+    """Stands for a function with a defect."""
+    with Path(folder, "calls").open("a") as file:
+        file.write("called\n")
+    raise KeyError("x")
+
+
+def test_a_defect_is_an_answer_and_no_lost_worker(tmp_path: Path) -> None:
+    with (
+        ThreadPoolExecutor(1) as pool,
+        Others(pool, plan.answered) as executor,
+        pytest.raises(RunError, match="KeyError: 'x'") as caught,
+    ):
+        executor.submit(defective, str(tmp_path)).result(60)
+    assert caught.value.kind == CODE
+    assert (tmp_path / "calls").read_text() == "called\n"

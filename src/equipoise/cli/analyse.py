@@ -136,7 +136,7 @@ def landscape(
     with counted("points", shown=not json_) as on_point:
         landscapes = measure(paths, group, on_point=on_point, **vars(along))
     frame = pd.concat([surface.frame() for surface in landscapes], ignore_index=True)
-    yield json.dumps(frame.to_dict("records"))
+    yield frame.to_dict("records")
     rows = []
     for surface in landscapes:
         middle, quarter = len(surface.at) // 2, len(surface.at) // 4
@@ -179,7 +179,7 @@ def states(
     with counted("clients", shown=not json_) as on_client:
         curves = measure(paths, on_client=on_client, rho_max=rho_max, points=points)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
-    yield json.dumps(frame.to_dict("records"))
+    yield frame.to_dict("records")
     shown = sorted({round((points - 1) * share) for share in (0, 0.25, 0.5, 1)})
     rows = []
     mean = frame.groupby(["method", "seed", "group", "rho"], sort=False)[list(draw.STATES)].mean()

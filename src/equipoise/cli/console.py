@@ -30,8 +30,8 @@ def note(text: str) -> None:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document, which may be text already."""
-    print(document if isinstance(document, str) else json.dumps(document, indent=1))  # noqa: T201
+    """Print one JSON document."""
+    print(json.dumps(document, indent=1))  # noqa: T201
 
 
 def plain_table(

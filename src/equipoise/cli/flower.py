@@ -180,8 +180,10 @@ def run(
 
     settings = project.settings(directory)
     changes = project.overrides(config or (), settings)
-    answer = checks.reach(connection)
-    if wrong := project.problems({**settings, **changes}) or [answer.text] * (not answer.ok):
+    wrong = project.problems({**settings, **changes})
+    if not wrong and not (answer := checks.reach(connection)).ok:
+        wrong = [answer.text]
+    if wrong:
         raise RunError("Nothing was started. " + " ".join(wrong))
     link = superlink.SuperLink(connection, superlink.environment())
     number = link.submit(directory.resolve(), changes)

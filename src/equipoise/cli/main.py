@@ -177,14 +177,11 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
         _fail(f"{where}{error.strerror or error}. {advice}{_noted(error)}", 1, debug)
     except (ValueError, TypeError, ImportError, OverflowError) as error:  # of an import: an extra that is not installed
         _fail(f"{error}{_noted(error)}", 2, debug)
-    except MemoryError as error:
-        _fail(_full(arguments, error), 1, debug)
     except Stopped as stop:
         message = "Stopped. The same command continues after the last complete round; of a single run, equipoise resume does, too."
         _fail(" ".join(getattr(stop, "__notes__", ())) or message, 128 + int(stop.args[0]), debug)
     except Exception as error:
-        # PyTorch's, of any device
-        if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
+        if errors.out_of_memory(error):
             _fail(_full(arguments, error), 1, debug)
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
         _fail(f"{defect}{_noted(error)}", 1, debug, errors.CODE)

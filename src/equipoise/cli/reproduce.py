@@ -98,12 +98,10 @@ def reproduce(
         yield from _outline(experiment)
         return
     stem = Path(name).stem if name.endswith(".toml") else name.replace("/", "-")
-    trial = (
-        "-quick" * asked.quick if rounds is None else f"-{rounds}-rounds"
-    )  # which must not take the place of the table
+    trial = "-quick" * asked.quick if rounds is None else f"-{rounds}-rounds"  # a trial does not replace the table
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
-        settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs", "on")}
+        settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs")}
         settings |= {key: whole(path) for key in ("data", "weights") if (path := settings[key]) is not None}
         plan = reproductions.plan(name, base / "reproduce", parts=asked.part or (), rows=asked.row or (), **settings)
     if dry_run:
@@ -143,7 +141,7 @@ def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[Reproduc
 
     at_once = asked.jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with counted(f"{len(plan.trials)} trial runs", "rounds", shown=not quiet) as on_progress:
-        how = How(jobs=at_once, on=asked.on, on_progress=on_progress, lines=not quiet)
+        how = How(jobs=at_once, on_progress=on_progress, lines=not quiet)
         plan = reproductions.choose(plan, **how)
         failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:

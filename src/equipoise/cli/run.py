@@ -493,8 +493,8 @@ def tune(
         directory = place.folder(f"tune-{chosen.table['scenario']}")
         how = How(jobs=jobs, lines=not json_, workers=workers)
         tuning = choose(methods, chosen, drawn, directory, **how)
-    yield tuning.document()
-    show(tuning, directory)
+    yield (document := tuning.document())
+    show(document, directory)
     path = directory / "chosen.toml"
     again = shlex.join(["equipoise", "compare", *methods, "--config", str(path), "--seeds", "5"])
     say(f"chosen: {path}\nTest them: {again}")
@@ -502,7 +502,9 @@ def tune(
 
 def started(given: Training, jobs: int | None, runs: int, place: Place) -> Workers:
     """Processes for new runs, which load PyTorch while this one does: as many as their settings let expect."""
-    if place.name and (place.base / place.name).exists():  # perhaps all are complete
+    if given.on or (
+        place.name and (place.base / place.name).exists()
+    ):  # trained elsewhere, or perhaps all are complete
         return Workers()
     fitting = max(1, cores() // (given.threads or 1)) if given.device in (None, "cpu") else 1
     return Workers(min(jobs or fitting, runs))
@@ -514,7 +516,7 @@ def tuned_choices(methods: Sequence[str], chosen: Choices, asked: Searched, dire
 
     tuning = choose(methods, chosen, asked, directory / FOLDER, **how)
     if how["lines"]:
-        show(tuning, directory / FOLDER)
+        show(tuning.document(), directory / FOLDER)
     of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
     # the search began at the given rate, so what it chose is above all else
     return replace(chosen, below=chosen.layers, above=(), of_methods=of_methods, tuned=tuned)
@@ -542,11 +544,10 @@ def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: 
         return choosing.choose_in_processes(candidates, given, directory, **how)
 
 
-def show(tuning: Tuning, directory: Path) -> None:
+def show(document: dict[str, Any], directory: Path) -> None:
     """Print what was chosen, how, and at what cost, and where the page with all draws is."""
     from equipoise.report import tuning as report
 
-    document = tuning.document()
     rows = (map(escape, row) for row in report.rows(document))
     print_table(report.COLUMNS, rows, right=report.COLUMNS[2:], fold=("chosen",), whole=("method",))
     for line in report.sentences(document):
@@ -591,8 +592,8 @@ def benchmark(
     chosen = suites.read_suite(called)
     directory = place.base / (place.name or slug(Path(called).stem if called.endswith(".toml") else called))
     with counted("", "rounds", shown=not json_) as on_progress:
-        how: dict[str, Any] = {"jobs": jobs, "on": on, "on_progress": on_progress, "lines": not json_, "retry": retry}
-        suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), **how)
+        how: dict[str, Any] = {"jobs": jobs, "on_progress": on_progress, "lines": not json_, "retry": retry}
+        suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), place=on, **how)
     results = suites.document(chosen, directory, submitted)
     board = leaderboard(results)
     path = board.save(directory / "leaderboard.html")

@@ -255,7 +255,7 @@ class RunSettings:
         "this machine",
         example="slurm(time=2:00:00)",
         group="Advanced",
-        marks="operation free apart newer local",
+        marks="operation about free apart newer local",
     )
     track: str | None = showing(
         text(None),

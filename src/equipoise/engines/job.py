@@ -19,13 +19,19 @@ from equipoise.core.rule import Rule, State
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
 from equipoise.data.samples import Samples
-from equipoise.system.errors import CODE
+from equipoise.system.errors import CODE, out_of_memory
 from equipoise.system.text import Said
 from equipoise.system.tree import span, tree_map
 
 FAULTS = (
     AssertionError, AttributeError, ImportError, IndexError, KeyError, NameError, NotImplementedError, RuntimeError, TypeError
 )  # fmt: skip
+VISITED = (
+    "received",
+    "states",
+    "messages",
+    "held",
+)  # fields of a job that have an entry for each client, and are given to its visit
 OUT_OF_MEMORY = "memory ran out"  # how the reason of such an answer begins; what to do follows a colon
 
 
@@ -91,21 +97,20 @@ class Job:
     def part(self, rows: Sequence[int]) -> Job:
         """The job of the clients at ``rows``."""
         ids, data = tuple(self.ids[r] for r in rows), [self.data[r] for r in rows]
-        return replace(self, ids=ids, data=data, **self._entries(span(rows)))
+        return replace(self, ids=ids, data=data, **self._entries(span(rows), "units", *VISITED))
 
     def visit(
         self, oracle: Oracle, index: slice | int | list[int], rows: Sequence[int]
     ) -> tuple[Tensor, list[State], list[State], Tensor]:
         """What :func:`visit_client` returns for the clients at ``rows``, which are the entries ``index`` of the tensors."""
-        part = self._entries(index)
+        part = self._entries(index, *VISITED)
         sent = part["received"], part["states"], part["messages"]
         return visit_client(
             self.rules, oracle, self.t, self.rounds, *sent, self.private, part["held"], partial(self.keys, rows)
         )
 
-    def _entries(self, index: slice | int | list[int]) -> dict[str, Any]:
-        """The entries ``index`` of all tensors that have one for each client, by the names of the fields."""
-        names = ("received", "states", "messages", "units", "held")
+    def _entries(self, index: slice | int | list[int], *names: str) -> dict[str, Any]:
+        """The entries ``index`` of tensors that have one for each client, by the names of the fields."""
         trees = {name: tree for name in names if (tree := getattr(self, name)) is not None}
         entries = tree_map(lambda leaf: leaf[index], trees)
         return {name: entries.get(name) for name in names}
@@ -134,7 +139,7 @@ class Answer:
     def failed(row: int, error: Exception) -> Answer:
         """The answer of a client that raised."""
         words = Said(f"{type(error).__name__}: {error}", CODE * (type(error) in FAULTS))
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in words:
+        if out_of_memory(error):
             first = words.strip().splitlines()[0]
             words = Said(f"{OUT_OF_MEMORY}: take a smaller batch size, or fewer workers ({first})", OUT_OF_MEMORY)
         return Answer((row,), torch.empty(0), [], [], words, error)

@@ -64,18 +64,19 @@ class Parcel:
         CodecError : it was not made by :meth:`records`, or by another version of it.
         """
         try:
-            fields, arrays = read_json(str(records.config_records["fields"]["json"])), records.array_records["tensors"]
-            longest, version = max(map(len, (*_texts(fields), *arrays))), fields.pop("version")
-            tensors = {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays.items() if version == VERSION}
+            fields = read_json(str(records.config_records["fields"]["json"]))
+            arrays = records.array_records["tensors"]
+            if (longest := max(map(len, (*_texts(fields), *arrays)), default=0)) > LONGEST:
+                raise CodecError(f"A text in the message has {longest:,} characters, and at most {LONGEST:,} are read.")
+            if (version := fields.pop("version")) == VERSION:
+                return Parcel(fields, {key: from_bytes(x.data, x.dtype, x.shape) for key, x in arrays.items()})
+        except CodecError:
+            raise
         except Exception as error:  # from outside: whatever it is, it cannot be read
             raise CodecError(f"The message cannot be read ({type(error).__name__}).") from None
-        if longest > LONGEST:
-            raise CodecError(f"A text in the message has {longest:,} characters, and at most {LONGEST:,} are read.")
-        if version != VERSION:
-            raise CodecError(
-                f"The message is of version {text.name(version)}, and {VERSION} is spoken here: install the same Equipoise everywhere."
-            )
-        return Parcel(fields, tensors)
+        raise CodecError(
+            f"The message is of version {text.name(version)}, and {VERSION} is spoken here: install the same Equipoise everywhere."
+        )
 
 
 def _texts(fields: Any) -> Iterator[str]:

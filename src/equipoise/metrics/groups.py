@@ -269,9 +269,16 @@ def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dic
 
 def sizes_of(counts: Counts) -> dict[str, list[float]]:
     """By the name of a rate, how many samples it is about for each class: its denominator."""
-    C, n = len(counts["true"]), sum(counts["true"])
-    sums = np.array([counts["right"], counts["true"], counts["chosen"], [n] * C, [0] * C])
-    return {rate: (np.array(bottom) @ sums).tolist() for rate, (_, bottom) in RATES.items()}
+    true, chosen = counts["true"], counts["chosen"]
+    n = sum(true)
+    return {
+        "tpr": [*true],
+        "fpr": [n - k for k in true],
+        "selection_rate": [n] * len(true),
+        "ppv": [*chosen],
+        "npv": [n - k for k in chosen],
+        "accuracy": [n] * len(true),
+    }
 
 
 def people_of(counts: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -104,9 +104,13 @@ def last_rounds_of(table: ArrayLike, last: int) -> Vector:
 
     Raises
     ------
-    ValueError : `last` is below 1.
+    ValueError : the table has another number of dimensions, or `last` is below 1.
     """
     rows = np.asarray(table, dtype=np.float64)
+    if rows.ndim not in (1, 2):
+        raise ValueError(
+            f"the table must hold accuracies by round and group: expected shape [R, D] or [D], found {rows.shape}."
+        )
     if last < 1:
         raise ValueError(f"last counts the rounds to average: expected at least 1, found {last}.")
     return np.atleast_2d(rows)[-last:]
@@ -142,9 +146,11 @@ def last_rounds_together(tables: Sequence[ArrayLike], last: int = 5) -> NDArray[
 
     Raises
     ------
-    ValueError : `last` is below 1.
+    ValueError : the runs have different groups, or `last` is below 1.
     """
     rows = [last_rounds_of(table, last) for table in tables]
+    if len({block.shape[1] for block in rows}) > 1:
+        raise ValueError(f"runs can be pooled over the same groups only: found {sorted({b.shape[1] for b in rows})}.")
     return np.concatenate(rows) if rows else np.empty((0, 0))
 
 
@@ -216,6 +222,9 @@ def client_std(groups: ArrayLike, counts: ArrayLike | None) -> Value:
     if counts is None:
         return UNDEFINED
     n = np.asarray(counts, dtype=np.float64)
+    shape = np.shape(groups)
+    if n.shape != shape:
+        raise ValueError(f"counts must hold one number per group: expected shape {shape}, found {n.shape}.")
     share = n[n > 0] / n.sum() if n.any() else n
     inhabited = np.asarray(groups, dtype=np.float64)[n > 0]
     return _measure(inhabited, lambda a: math.sqrt(share @ np.square(a - share @ a)))

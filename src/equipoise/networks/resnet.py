@@ -78,7 +78,7 @@ class Basic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, channels, H, W] to [B, width, H / stride, W / stride]."""
-        conv1, norm1, conv2, norm2, shortcut = self.children()
+        conv1, norm1, conv2, norm2, shortcut = (getattr(self, name) for name in self.names)
         inner = norm2(conv2(norm1(conv1(x)).relu()))
         out: Tensor = (inner + shortcut(x)).relu()
         return out

@@ -161,7 +161,7 @@ class History:
         """Those of `sizes` that are shown: none below `least_group`, and none from which one of these follows."""
         return {name: n for name, n in self.sizes.items() if (treatment.SETS, name) not in self._gone}
 
-    @property
+    @cached_property
     def _gone(self) -> set[Key]:
         return self.unshown(self.positive and self.positive.number, 5)
 

@@ -204,7 +204,9 @@ def sites(
     least = max(division.least, ESTIMABLE)
     stated = two_stated(definitions.ERRORS if positive is None else definitions.PARITY)
 
-    def gaps(of_site: Sequence[Mapping[str, Row]], level: float = 0.95) -> dict[str, Estimate]:
+    def gaps(
+        of_site: Sequence[Mapping[str, Row]], chosen: Sequence[Statistic], level: float = 0.95
+    ) -> dict[str, Estimate]:
         between: Decisions | Errors
         if positive is None:
             between = _errors(of_site, least, level)
@@ -212,12 +214,12 @@ def sites(
             sums = _added(of_site, R)
             many = {value: x for value, x in sums.items() if enough(people_of(x)["accuracy"][0], least * R)}
             between = Decisions(many, positive, R, least, level)
-        return {gap.key: gap.compute(between) if len(between.groups) > 1 else Estimate(None, NONE) for gap in stated}
+        return {gap.key: gap.compute(between) if len(between.groups) > 1 else Estimate(None, NONE) for gap in chosen}
 
-    estimable = sum(gaps(of_site)[stated[0].key].value is not None for of_site in rounds.values())
+    estimable = sum(gaps(of_site, stated[:1])[stated[0].key].value is not None for of_site in rounds.values())
     by_site: dict[str, Site] = {}
     for site, of_site in rounds.items():
-        estimates = gaps(of_site, 1 - 0.05 / max(1, estimable))
+        estimates = gaps(of_site, stated, 1 - 0.05 / max(1, estimable))
         by_site[site] = {
             "groups": _errors_at(of_site, division, site)
             if positive is None

@@ -266,6 +266,7 @@ def run(
     methods: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
     retry: bool = False,
+    place: str | None = None,
     **how: Unpack[plan.How],
 ) -> None:
     """Tune and test the cells that are missing; what is finished is taken as it is, and what was stopped continues.
@@ -276,11 +277,15 @@ def run(
     methods : instead of those of the suite.
     shard : which of how many machines this is, from 1.
     retry : run cells that failed to run once more, from where they are, and log which.
+    place : where runs are trained, as the setting ``on``.
     how : the runs are trained, see :class:`equipoise.runs.plan.How`; ``on_progress`` is also given the scenario as ``description``.
     """
     for method in methods:
         parse(method)
     _settle(suite, base, methods)
+    if place is not None:  # which is no condition of the results
+        parts = [part.model_copy(update={"train": part.train | {"on": place}}) for part in suite.scenario]
+        suite = suite.model_copy(update={"scenario": parts})
     reference = suite.methods[0]
     if reference not in (methods or suite.methods) and not all(
         cell.finished(suite.seeds) for cell in cells(suite, base, [reference])

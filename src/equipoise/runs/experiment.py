@@ -380,8 +380,9 @@ def _wrong_settings(experiment: PaperExperiment) -> Iterator[str]:
             method, _, parameter = key.partition(".")
             if method not in METHODS and not any(method in parse(row.method).parts for row in experiment.row):
                 yield f"part {part.name}: set: {key}: {unknown('method', method, METHODS)}"
-            defaults = METHODS[method].defaults if method in METHODS else [parameter]
-            yield from strange(f"part {part.name}: set: {key}", "hyper-parameter", [parameter], defaults)
+            if method in METHODS:
+                where, defaults = f"part {part.name}: set: {key}", METHODS[method].defaults
+                yield from strange(where, "hyper-parameter", [parameter], defaults)
 
 
 def _wrong_columns(experiment: PaperExperiment) -> Iterator[str]:

@@ -22,7 +22,7 @@ from equipoise.runs import directory as runs, status
 from equipoise.runs.configuration import RunConfig
 from equipoise.system import files, seals, trust
 from equipoise.system.claims import PATIENCE
-from equipoise.system.errors import CLAIMED, SETTINGS, RunError
+from equipoise.system.errors import CLAIMED, CODE, SETTINGS, RunError, out_of_memory
 from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
 from equipoise.system.workers import Processes, Workers, cores
 
@@ -139,7 +139,7 @@ class How(TypedDict, total=False):
     on_progress : called with the rounds done and to do, over all cells.
     lines : write lines about every run to standard error, if that is no terminal.
     workers : processes that are there already, and kept for further calls; without them, new ones.
-    on : where runs are trained, see :func:`executor`; without it, what the cells' settings state.
+    on : the executor of another library, see :func:`executor`; without it, what the cells' settings state.
     """
 
     on: Any
@@ -176,10 +176,9 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     def submit(cell: Cell) -> Future[Any]:
         config: RunConfig = cell.config
         needs = json.dumps([config.scenario, config.scenario_options, config.seed, config.data], sort_keys=True)
-        folder = str(cell.folder.resolve())
         if not isinstance(where, Processes):
-            return where.submit(train_once_free, folder, cell.until)
-        return where.submit(train, folder, max(1, cores() // jobs), cell.until, needs=needs)
+            return where.submit(train_once_free, str(cell.folder.resolve()), cell.until)
+        return where.submit(train, str(cell.folder), max(1, cores() // jobs), cell.until, needs=needs)
 
     with executor(how.get("on"), left) or Processes(jobs, how.get("workers")) as where:
         outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
@@ -192,7 +191,7 @@ def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
 
     Parameters
     ----------
-    on : as the setting of that name, or an object with `submit`; None: what the setting ``on`` of the cells states.
+    on : an object with `submit`; None: what the setting ``on`` of the cells states.
     cells : in folders that all machines share.
 
     Raises
@@ -200,13 +199,11 @@ def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
     ValueError : no such place.
     RunError : its package or its commands are missing, or it does not answer.
     """
-    if on is not None and not isinstance(on, str):
-        if not hasattr(on, "submit"):
-            raise ValueError(f"on must be text, or an object with submit(function, *arguments); found {on!r}.")
-        return Others(on, answered)
-    stated = on or next((cell.config.on for cell in cells), None)
-    if stated is None or not cells:
-        return None
+    stated = next((cell.config.on for cell in cells), None)
+    if on is not None and not hasattr(on, "submit"):
+        raise ValueError(f"on must be an object with submit(function, *arguments), such as an executor; found {on!r}.")
+    if on is not None or stated is None:
+        return None if on is None else Others(on, answered)
     place, launch = launch_of(stated)
     if place == SLURM:
         return Slurm(cells[0].folder.parent / QUEUE, launch, _rounds)
@@ -219,8 +216,11 @@ def answered(line: str) -> tuple[int, str, str]:
     try:
         with trust.agreed(agreed):
             resolve_name(name)(*arguments, **keywords)
-    except (RunError, ValueError, OSError) as error:
-        return 1, getattr(error, "kind", ""), str(error)
+    except Exception as error:  # an answer, too: only a worker that is lost gives none
+        expected = isinstance(error, RunError | ValueError | TypeError | OSError | ImportError | OverflowError)
+        if expected or out_of_memory(error):
+            return 1, getattr(error, "kind", ""), str(error) or type(error).__name__
+        return 1, CODE, f"{type(error).__name__}: {error}"
     return 0, "", ""
 
 

@@ -81,20 +81,25 @@ def _read_status(directory: Path) -> RunStatus:
     failure = _object(directory / FAILED)
     lr = about.get("lr")
     complete = finished(directory) if config else ended or (last and standing.round >= standing.rounds)
-    states = {
-        "complete": complete,
-        "running": process is not None,
-        "failed": failure,
-        "stopped": last,
-        "not begun": True,
-    }
-    state = next(name for name, applies in states.items() if applies)
-    why = {"running": "", "failed": str(failure.get("error", ""))}.get(state, ended)
+    state, why = _state(complete, process, failure, last, ended)
     method = own_code.short(str(about.get("label") or about.get("method") or ""))
     running = str(process) if state == "running" else None
     written = _ended(directory, last[-1]["round"]) if last else None
     rate = "" if lr is None else shown_rate(lr, standing.round, standing.rounds)
     return RunStatus(directory, method, about.get("seed"), state, standing, running, written, why, rate)
+
+
+def _state(
+    complete: object, process: object, failure: Mapping[str, Any], last: Sequence[object], ended: str
+) -> tuple[str, str]:
+    """One of :data:`STATES`, and why it failed, or ended before its planned rounds."""
+    if complete:
+        return "complete", ended
+    if process is not None:
+        return "running", ""
+    if failure:
+        return "failed", str(failure.get("error", ""))
+    return "stopped" if last else "not begun", ended
 
 
 def below(folder: Path) -> Iterator[RunStatus]:

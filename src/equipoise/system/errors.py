@@ -55,3 +55,9 @@ class SiteError(RuntimeError):
 def refusal(text: str, sent: str = "") -> SiteError:
     """The error of a site that sends nothing of what it was asked for, for a reason that it states; see :class:`SiteError`."""
     return SiteError(f"refuses: {text}", f"refuses: {sent}" * bool(sent), REFUSED)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's, a processor's or a device's, of which PyTorch has its own errors."""
+    names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return names or "allocate memory" in str(error)

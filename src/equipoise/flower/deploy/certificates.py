@@ -203,7 +203,7 @@ def key_problems(private: str | Path) -> list[str]:
 
 
 def _server(base: Path, hosts: Sequence[str], days: int, renamed: Mapping[Path, Path]) -> list[Path]:
-    """Sign a certificate for ``hosts``, with an authority that is made if there is none; ``kept`` files get other names."""
+    """Sign a certificate for ``hosts``, with an authority that is made if there is none; ``renamed`` files get their other names."""
     made = list[Path]()
     if (base / "ca.crt").exists() != (base / "ca.key").exists():
         raise InputError(

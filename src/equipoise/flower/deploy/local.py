@@ -47,7 +47,7 @@ class Processes:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def launch(self, name: str, program_name: str, arguments: Iterable[str]) -> None:
-        """Start Flower's program ``what`` under a name."""
+        """Start Flower's program ``program_name`` under a name."""
         with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
             self._running[name] = subprocess.Popen(
                 [program(program_name), *arguments],
