@@ -256,6 +256,9 @@ def _writes(mode: Any) -> bool:
 class InProcess:
     """A worker of a comparison in this process, one command at a time, where what it reads can be seen."""
 
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        assert not environment  # of a process that sees a GPU of its own
+
     alive = True
     process = SimpleNamespace(terminate=lambda: None)
     turn = threading.Lock()

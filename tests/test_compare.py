@@ -19,7 +19,7 @@ import pytest
 from equipoise.cli.options import new_labels
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import RunError, configure
-from equipoise.runs.plan import Outcome, compare, directories, fitting
+from equipoise.runs.plan import Outcome, at_once, compare, directories
 from equipoise.system import workers
 from equipoise.system.claims import CLAIM, claimed
 from helpers import in_one
@@ -246,10 +246,10 @@ def test_by_default_there_are_as_many_runs_at_a_time_as_cores(
     for given in ([], ["--seeds", 9], ["--seeds", 9, "--threads", 2], ["--seeds", 9, "--threads", 50], ["-j", 4]):
         equipoise("compare", "fedavg", *TINY, *given, "--runs", tmp_path)
     assert jobs == [1, 6, 3, 1, 4]
-    assert fitting([config(device="cuda")] * 9) == 1
+    assert at_once(None, [config(device="cuda")] * 9) == 1
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)  # unknown
-    assert fitting([config()] * 9) == 1
+    assert at_once(None, [config()] * 9) == 1
 
 
 # interrupted
@@ -384,7 +384,7 @@ def test_a_comparison_that_cannot_be_made_is_refused(compared: Path, equipoise: 
 
 
 def test_a_process_that_cannot_be_started_is_an_error_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> workers.Worker:
+    def refuse(_: object) -> workers.Worker:
         raise BlockingIOError("too many processes")
 
     monkeypatch.setattr(workers, "Worker", refuse)

@@ -423,7 +423,7 @@ def test_a_suite_asks_for_the_same_places_and_is_the_same_suite(
     suite = benchmark.read_suite("fair-small")
     for place in ("ray", None):  # the folder of the one is that of the other
         with pytest.raises(RunError, match="asked"):
-            benchmark.run(suite, tmp_path, place=place)
+            benchmark.run(suite, tmp_path, where={"on": place} if place else {})
     assert places == ["ray", None]
 
 

@@ -110,6 +110,7 @@ def test_the_configuration_is_complete_and_makes_the_same_run_again(run: Path, t
         "chunk",
         "data",
         "on",
+        "devices",
         "track",
         "head",
         "patience",

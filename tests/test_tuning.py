@@ -43,7 +43,7 @@ from equipoise.runs import choosing, directory, unchanged
 from equipoise.runs.choosing import Budget, decide, edges, random_shares, settled, space_of, tuned_method
 from equipoise.runs.configuration import Layer, RunError, configure
 from equipoise.runs.plan import Cell, Outcome, compare, train
-from equipoise.system.errors import CODE, SETTINGS
+from equipoise.system.errors import CODE, MEMORY, SETTINGS
 from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
 from equipoise.system.text import Said
@@ -980,7 +980,7 @@ def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
         ([Said("TypeError: unsupported operand", CODE), Said("training diverged: x", guard.DIVERGED)], CODE),
         ([Said("the data hold NaN or infinity: x", guard.DATA)], CODE),
         ([Said("training diverged: x", guard.DIVERGED), "its update is not finite"], SETTINGS),
-        ([Said("memory ran out: x", OUT_OF_MEMORY)], ""),
+        ([Said("memory ran out: x", OUT_OF_MEMORY)], MEMORY),
     ],
 )
 def test_the_kind_of_a_missed_quorum_follows_from_the_reasons(reasons: list[str], kind: str) -> None:

@@ -182,7 +182,7 @@ def _run(action: Callable[[], object], arguments: Sequence[str], debug: bool) ->
         _fail(" ".join(getattr(stop, "__notes__", ())) or message, 128 + int(stop.args[0]), debug)
     except Exception as error:
         if errors.out_of_memory(error):
-            _fail(_full(arguments, error), 1, debug)
+            _fail(_full(arguments, error), 1, debug, errors.MEMORY)
         defect = f"{type(error).__name__}: {error}. This is a defect of Equipoise; --debug shows where."
         _fail(f"{defect}{_noted(error)}", 1, debug, errors.CODE)
     finally:

@@ -15,6 +15,7 @@ from typer import Argument, Option, Typer
 from equipoise.cli import completion, console
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.system import ranges, suggestions
+from equipoise.system.workers import PER_DEVICE
 
 if TYPE_CHECKING:
     from equipoise.federation.history import History
@@ -120,6 +121,23 @@ JOBS = option(
     "Runs at a time; the results do not depend on it [default: cores / threads; on a GPU 1].",
     "--jobs -j",
     min=1,
+)
+
+
+def _number_of_jobs(given: str | None) -> str | None:
+    """What ``--jobs`` was given: a number, or that of each device."""
+    number = (given or "1").removesuffix(PER_DEVICE)
+    if not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"--jobs {given}: expected a number >= 1, or one for each of --devices, 2{PER_DEVICE}.")
+    return given
+
+
+JOBS_OF_PLAN = option(
+    None,
+    f"Runs at a time, or on each of --devices (`2{PER_DEVICE}`); the results do not depend on it [default: cores / threads; on each GPU 1].",
+    "--jobs -j",
+    metavar="N",
+    callback=_number_of_jobs,
 )
 BASE = option(Path("runs"), "Where runs are kept.", "--runs")
 Json = Annotated[bool, Option("--json", help="Print one JSON document and nothing else.")]

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from equipoise.cli import completion
 from equipoise.cli.console import counted, err, out, print_json, print_table, say
-from equipoise.cli.options import BASE, JOBS, Json, help_of, option
+from equipoise.cli.options import BASE, JOBS_OF_PLAN, Json, help_of, option
 from equipoise.system import errors, suggestions
 from equipoise.system.files import write_atomically
 
@@ -43,8 +43,9 @@ class Asked:
     row: list[str] | None = option(None, "Only this row. Repeatable.")
     rounds: int | None = option(None, "Fewer rounds than the experiment's, to try it.", "--rounds -r", min=1)
     quick: bool = option(False, "The few rounds and seeds that the experiment has for a quick trial.")
-    jobs: int | None = JOBS
+    jobs: str | None = JOBS_OF_PLAN
     on: str | None = option(None, help_of("on"))
+    devices: str | None = option(None, help_of("devices"))
     device: str | None = option(None, help_of("device"))
     precision: str | None = option(None, help_of("precision"))
     weights: str | None = option(
@@ -137,11 +138,11 @@ def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[Reproduc
     """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.report import reproduction
     from equipoise.runs import agreement, reproduce as reproductions
-    from equipoise.runs.plan import How, fitting
+    from equipoise.runs.plan import How, at_once
 
-    at_once = asked.jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
+    jobs = at_once(asked.jobs, [run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with counted(f"{len(plan.trials)} trial runs", "rounds", shown=not quiet) as on_progress:
-        how = How(jobs=at_once, on_progress=on_progress, lines=not quiet)
+        how = How(jobs=jobs, on_progress=on_progress, lines=not quiet)
         plan = reproductions.choose(plan, **how)
         failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:
@@ -224,12 +225,12 @@ def _outline(experiment: PaperExperiment) -> Iterator[object]:
     out.print("Time and memory depend on the data: add --data DIR or --embedded.", highlight=False)
 
 
-def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None) -> Iterator[object]:
+def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: str | None) -> Iterator[object]:
     """What the missing runs would take: one of every row and part is tried."""
     from equipoise.runs import directory as runs
-    from equipoise.runs.plan import fitting
+    from equipoise.runs.plan import at_once
 
-    at_once = jobs or fitting([cell.config for cell in plan.runs])
+    n_jobs = at_once(jobs, [cell.config for cell in plan.runs])
     lines, seconds, most = [], 0.0, 0.0
     shown = {}
     paths = {cell.path for cell in plan.runs}
@@ -245,7 +246,7 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None) -> It
         most = max(most, forecast.needed)
         about = {"part": cell.part, "row": cell.row, "trial": trial, "seed": cell.seed, "finished": finished}
         lines.append({**about, "seconds": round(forecast.seconds, 3), "memory": forecast.needed})
-    yield {"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once}
+    yield {"runs": lines, "seconds": round(seconds / n_jobs, 3), "memory": most * n_jobs, "jobs": n_jobs}
     numbers, rows = ("seeds", "finished", "minutes each", "memory each"), []
     for key, forecast in shown.items():
         where, row, trial = key
@@ -256,6 +257,6 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None) -> It
     print_table(("part", "row", *numbers), rows, right=numbers)
     left = sum(not line["finished"] for line in lines)
     out.print(
-        f"{left} of {len(lines)} runs are left: about {seconds / 60 / at_once:.0f} minutes with {at_once} at a time, and {most * at_once / 2**30:.1f} GiB of memory.",
+        f"{left} of {len(lines)} runs are left: about {seconds / 60 / n_jobs:.0f} minutes with {n_jobs} at a time, and {most * n_jobs / 2**30:.1f} GiB of memory.",
         highlight=False,
     )

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from equipoise.cli import completion, init, options
 from equipoise.cli.console import counted, out, print_json, print_table, say
-from equipoise.cli.options import JOBS, SETTINGS, Json, Place, Training, Values, option, pairs_of
+from equipoise.cli.options import SETTINGS, Json, Place, Training, Values, option, pairs_of
 from equipoise.system.search import read as read_space
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.text import plural, read_value
@@ -219,6 +219,8 @@ def run(
     name_of_method = chosen.only_method if method is None else method
     warn_of_defaults(chosen, [name_of_method])
     config, origins = chosen.layered(name_of_method, chosen.table["seed"] if seed is None else seed)
+    if config.devices is not None:
+        raise ValueError(f"--devices {config.devices} is for several runs. State --device cuda:0, or another.")
     labels = _labels(output.label, {method or config.label: config})
     if dry_run:
         _show_forecast(runs.plan(config, place.base, workers=workers, progress=not output.json_), origins, output.json_)
@@ -277,7 +279,7 @@ def compare(
     bounds: bool = option(
         False, "Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place."
     ),
-    jobs: int | None = options.JOBS,
+    jobs: str | None = options.JOBS_OF_PLAN,
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     output.check()
@@ -300,8 +302,7 @@ def compare(
         _say_data(configs[0], chosen, output.json_)
         shown = counted(f"{len(configs)} runs", "rounds", shown=not output.json_)
         with Tracking(directory, configs[0].track), shown as on_progress:
-            at_once = jobs or plan.fitting(configs)
-            how = plan.How(jobs=at_once, on_progress=on_progress, lines=not output.json_, workers=kept)
+            how = plan.How(jobs=jobs, on_progress=on_progress, lines=not output.json_, workers=kept)
             histories = plan.compare(configs, directory, **how)
     _show_results(options.relabelled(histories, labels), directory, output)
 
@@ -481,7 +482,7 @@ def tune(
     drawn: Draws,
     given: Training,
     place: Place,
-    jobs: int | None = JOBS,
+    jobs: str | None = options.JOBS_OF_PLAN,
     json_: Json = False,
 ) -> Iterator[object]:
     """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built."""
@@ -500,14 +501,13 @@ def tune(
     say(f"chosen: {path}\nTest them: {again}")
 
 
-def started(given: Training, jobs: int | None, runs: int, place: Place) -> Workers:
+def started(given: Training, jobs: str | None, runs: int, place: Place) -> Workers:
     """Processes for new runs, which load PyTorch while this one does: as many as their settings let expect."""
-    if given.on or (
-        place.name and (place.base / place.name).exists()
-    ):  # trained elsewhere, or perhaps all are complete
+    complete = place.name and (place.base / place.name).exists()  # perhaps
+    if given.on or given.devices or complete:
         return Workers()
     fitting = max(1, cores() // (given.threads or 1)) if given.device in (None, "cpu") else 1
-    return Workers(min(jobs or fitting, runs))
+    return Workers(min(int(jobs) if jobs and jobs.isdecimal() else fitting, runs))
 
 
 def tuned_choices(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Any) -> Choices:
@@ -569,8 +569,9 @@ def benchmark(
     *,
     suite: str | None = option(None, "With `submit`: the suite [default: fair-small]."),
     shard: str = option("1/1", "Run the K-th of N parts of the cells; machines share the folder.", metavar="K/N"),
-    jobs: int | None = JOBS,
+    jobs: str | None = options.JOBS_OF_PLAN,
     on: str | None = option(None, options.help_of("on")),
+    devices: str | None = option(None, options.help_of("devices")),
     place: OfSuite,
     retry: bool = option(False, "List and run again cells that failed to run; one that guesses did run."),
     json_: Json = False,
@@ -592,8 +593,9 @@ def benchmark(
     chosen = suites.read_suite(called)
     directory = place.base / (place.name or slug(Path(called).stem if called.endswith(".toml") else called))
     with counted("", "rounds", shown=not json_) as on_progress:
+        where = {name: value for name, value in (("on", on), ("devices", devices)) if value is not None}
         how: dict[str, Any] = {"jobs": jobs, "on_progress": on_progress, "lines": not json_, "retry": retry}
-        suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), place=on, **how)
+        suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), where=where, **how)
     results = suites.document(chosen, directory, submitted)
     board = leaderboard(results)
     path = board.save(directory / "leaderboard.html")

@@ -257,6 +257,14 @@ class RunSettings:
         group="Advanced",
         marks="operation about free apart newer local",
     )
+    devices: str | None = setting(
+        text(None),
+        "GPUs of this machine on which the runs of a plan are trained, each on one: cuda:0,cuda:1, or auto for all",
+        "that of --device",
+        example="auto",
+        group="Advanced",
+        marks="operation about free apart newer local",
+    )
     track: str | None = showing(
         text(None),
         "tracker to which records are sent while it trains: mlflow, tensorboard, wandb or trackio, with a place after a colon",

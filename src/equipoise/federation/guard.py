@@ -13,7 +13,7 @@ from equipoise.core.model import UNIT
 from equipoise.core.rule import Bounds, Rule, State
 from equipoise.engines.job import OUT_OF_MEMORY, Answer, Job
 from equipoise.federation.method import text_of
-from equipoise.system.errors import CODE, SETTINGS, RunError
+from equipoise.system.errors import CODE, MEMORY, SETTINGS, RunError
 from equipoise.system.text import key_of, plural
 from equipoise.system.tree import flatten
 
@@ -50,7 +50,7 @@ class QuorumError(RunError):
         super().__init__(text)
         self.t, self.bad = t, tuple(bad)
         keys = {key_of(reason) for _, reason in bad}
-        self.kind = CODE if {CODE, DATA} & keys else SETTINGS * (OUT_OF_MEMORY not in keys)
+        self.kind = CODE if {CODE, DATA} & keys else MEMORY if OUT_OF_MEMORY in keys else SETTINGS
 
 
 def inspect(answer: Answer, like: Tensor, states: Sequence[State]) -> dict[int, str]:
@@ -299,15 +299,25 @@ def step(vector: Tensor, method: str) -> None:
 
 
 def quorum(
-    good: int, asked: int, share: float, bad: Sequence[tuple[str, str]], t: int = 0, cause: Exception | None = None
+    good: int,
+    asked: int,
+    share: float,
+    bad: Sequence[tuple[str, str]],
+    t: int = 0,
+    cause: Exception | None = None,
+    *,
+    away: bool = False,
 ) -> None:
     """Stop unless at least ``share`` of the selected clients (and at least one) answered well.
+
+    Where clients are not ``away``, all must answer if memory ran out: it is that of this machine, on which no result depends.
 
     Raises
     ------
     QuorumError : a sentence for each reason; ``cause`` is the first error raised, for its traceback.
     """
-    if good >= max(1, share * asked):
+    full = not away and any(key_of(reason) == OUT_OF_MEMORY for _, reason in bad)
+    if good >= max(1, share * asked) and not full:
         return
     of_head: dict[str, list[tuple[str, str]]] = {}
     for name, reason in bad:
@@ -316,7 +326,8 @@ def quorum(
     said = [blamed(some, asked, f"round {t}") for some in often[:SHOWN]]
     if more := sum(map(len, often[SHOWN:])):
         said.append(f"{plural(more, 'more client')} for other reasons")
-    count = f"{good} of {asked} clients answered well, and the quorum is {share:.0%}."
+    needed = "no result depends on the memory of a machine" if full else f"the quorum is {share:.0%}"
+    count = f"{good} of {asked} clients answered well, and {needed}."
     why = f"{'; '.join(said)}."
     diagnosed = bool(split(often[0][0][1])[1])
     text = f"{count} {why}" if not diagnosed else f"{why} {count}" if good or len(often) > 1 else why

@@ -382,7 +382,7 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     problems |= dict.fromkeys(sorted(silent), "the client did not answer") | taken.unfit
     bad = sorted(guard.Quarantined(ids[row], reason) for row, reason in problems.items())
     named = [(trial.names[q.client], q.reason) for q in bad]
-    guard.quorum(len(rows), len(ids), trial.settings.quorum, named, now.t, taken.cause)
+    guard.quorum(len(rows), len(ids), trial.settings.quorum, named, now.t, taken.cause, away=trial.away)
 
     at = torch.tensor(rows, device=asked.device)
     order, at = span(at.argsort().tolist()), at.sort().values

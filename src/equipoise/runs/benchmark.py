@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any, Final, Literal, Unpack
 
 from pydantic import Field, ValidationError
@@ -21,7 +22,7 @@ from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
 from equipoise.report import html, notes, page, sentences, statistics
 from equipoise.runs import choosing, directory as runs, plan, unchanged
-from equipoise.runs.configuration import Layer, RunConfig, whole
+from equipoise.runs.configuration import Layer, RunConfig, configure, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -266,7 +267,7 @@ def run(
     methods: Sequence[str] = (),
     shard: tuple[int, int] = (1, 1),
     retry: bool = False,
-    place: str | None = None,
+    where: Mapping[str, str] = MappingProxyType({}),
     **how: Unpack[plan.How],
 ) -> None:
     """Tune and test the cells that are missing; what is finished is taken as it is, and what was stopped continues.
@@ -277,15 +278,16 @@ def run(
     methods : instead of those of the suite.
     shard : which of how many machines this is, from 1.
     retry : run cells that failed to run once more, from where they are, and log which.
-    place : where runs are trained, as the setting ``on``.
+    where : runs are trained, by the settings ``on`` and ``devices``.
     how : the runs are trained, see :class:`equipoise.runs.plan.How`; ``on_progress`` is also given the scenario as ``description``.
     """
     for method in methods:
         parse(method)
     _settle(suite, base, methods)
-    if place is not None:  # which is no condition of the results
-        parts = [part.model_copy(update={"train": part.train | {"on": place}}) for part in suite.scenario]
-        suite = suite.model_copy(update={"scenario": parts})
+    if where:  # no condition of the results, and no fault of a cell
+        configure(suite.methods[0], suite.scenario[0].scenario, **where)
+    parts = [part.model_copy(update={"train": {**part.train, **where}}) for part in suite.scenario]
+    suite = suite.model_copy(update={"scenario": parts})
     reference = suite.methods[0]
     if reference not in (methods or suite.methods) and not all(
         cell.finished(suite.seeds) for cell in cells(suite, base, [reference])

@@ -37,7 +37,7 @@ from equipoise.records.meta import Content, Contribution, Tuned
 from equipoise.report import tuning as report
 from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.configuration import FLOWER, Layer, RunConfig, configure, layered, overrides_of, stacked
-from equipoise.runs.plan import Cell, How, Outcome, finish, fitting
+from equipoise.runs.plan import Cell, How, Outcome, at_once, finish
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import files, grouping, hashes, own_code, places, seals, suggestions, trust
 from equipoise.system.claims import claimed
@@ -818,7 +818,7 @@ def choose_in_processes(
         return _trained(cells, how | {"on_progress": add_progress})
 
     with nullcontext(workers) if workers else Workers() as kept:
-        how |= {"jobs": how.get("jobs") or fitting([*plain.values()]), "workers": kept}
+        how |= {"jobs": at_once(how.get("jobs"), [*plain.values()]), "workers": kept}
         return choose(subject, budget, base, train, candidates.file(), folder=folder)
 
 

@@ -19,7 +19,7 @@ from equipoise.metrics import groups
 from equipoise.metrics.classification import divided
 from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
-from equipoise.system import calls, devices, own_code, places
+from equipoise.system import calls, devices, gpus, own_code, places
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
 from equipoise.system.queues import launch_of
 from equipoise.system.ranges import marked, number, setting, text
@@ -177,7 +177,10 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     named = {"method": str(rules), "own_code": code, "label": chosen.get("label") or label_of(method, layers)}
     config = made(RunConfig, {**recommended, **chosen, **named})
     net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
-    if config.on is None:
+    if config.devices is not None:
+        _check_devices(config, chosen)
+        config = replace(config, device="cuda")  # which is the only one that its process sees
+    elif config.on is None:
         devices.usable_device(config.device)
     else:  # the devices are those of another place
         launch_of(config.on)
@@ -207,6 +210,15 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
         name: Path(origin).name for name, origin in origins.items() if origin not in ("", "default", "scenario")
     }
     return replace(config, origins=chosen_by), {name: (value, origins[name]) for name, value in values.items()}
+
+
+def _check_devices(config: RunConfig, chosen: Content) -> None:
+    """Refuse GPUs that are not there, or beside another statement of where runs are trained."""
+    stated = [name for name in ("on", "device") if chosen.get(name) not in (None, "cuda")]
+    if stated:
+        raise ValueError(f"devices states where runs are trained, and {stated[0]} does, too. Leave one out.")
+    for gpu in gpus.gpus(config.devices or ""):
+        devices.usable_device(gpu.name)
 
 
 def _with_whole_paths(chosen: Content) -> Content:

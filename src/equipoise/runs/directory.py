@@ -274,9 +274,8 @@ def check_networks(configs: Sequence[RunConfig]) -> None:
 
 
 def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
-    first = (
-        configs[0] if configs[0].on is None else replace(configs[0], device="cpu")
-    )  # that of another place is not here
+    # the device of another place is not here
+    first = configs[0] if configs[0].on is None else replace(configs[0], device="cpu")
     names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
     of_run: dict[str, Any] = {"lr": first.solver.lr, "head": first.head, "task": _task(first, data)}
     first_client = list(data.clients[:1]), first.settings, list(names[:1])

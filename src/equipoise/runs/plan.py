@@ -22,9 +22,10 @@ from equipoise.runs import directory as runs, status
 from equipoise.runs.configuration import RunConfig
 from equipoise.system import files, seals, trust
 from equipoise.system.claims import PATIENCE
-from equipoise.system.errors import CLAIMED, CODE, SETTINGS, RunError, out_of_memory
+from equipoise.system.errors import CLAIMED, CODE, MEMORY, SETTINGS, RunError, out_of_memory
+from equipoise.system.gpus import Gpu, Room, gpus
 from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
-from equipoise.system.workers import Processes, Workers, cores
+from equipoise.system.workers import PER_DEVICE, Processes, Workers, cores
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ class How(TypedDict, total=False):
 
     Attributes
     ----------
-    jobs : processes at a time, >= 1; without it, as many as fit.
+    jobs : processes at a time, >= 1, or a text such as "2-per-device"; without it, as many as fit.
     on_progress : called with the rounds done and to do, over all cells.
     lines : write lines about every run to standard error, if that is no terminal.
     workers : processes that are there already, and kept for further calls; without them, new ones.
@@ -143,7 +144,7 @@ class How(TypedDict, total=False):
     """
 
     on: Any
-    jobs: int | None
+    jobs: int | str | None
     on_progress: Progress | None
     lines: bool
     workers: Workers | None
@@ -157,9 +158,7 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     cells : with a :class:`equipoise.runs.configuration.RunConfig`, each in a folder of :func:`equipoise.runs.directory.start`.
     how : see :class:`How`.
     """
-    jobs, on_progress = how.get("jobs"), how.get("on_progress")
-    if jobs is None:
-        jobs = fitting([cell.config for cell in cells])
+    jobs, on_progress = at_once(how.get("jobs"), [cell.config for cell in cells]), how.get("on_progress")
     left = [cell for cell in cells if not cell.ended]
     watch = status.Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
@@ -180,10 +179,17 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
             return where.submit(train_once_free, str(cell.folder.resolve()), cell.until)
         return where.submit(train, str(cell.folder), max(1, cores() // jobs), cell.until, needs=needs)
 
-    with executor(how.get("on"), left) or Processes(jobs, how.get("workers")) as where:
+    rooms = [Room(gpu, _rounds) for gpu in devices([cell.config for cell in left])]
+    with executor(how.get("on"), left) or Processes(jobs, how.get("workers"), rooms) as where:
         outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
     watch.look()
     return [outcomes.get(id(cell), Outcome(cell)) for cell in cells]
+
+
+def devices(configs: Sequence[RunConfig]) -> list[Gpu]:
+    """The GPUs of this machine that the runs are to share; none if they state no :attr:`RunConfig.devices`."""
+    stated = next((config.devices for config in configs if config.devices is not None), None)
+    return [] if stated is None else gpus(stated)
 
 
 def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
@@ -219,7 +225,8 @@ def answered(line: str) -> tuple[int, str, str]:
     except Exception as error:  # an answer, too: only a worker that is lost gives none
         expected = isinstance(error, RunError | ValueError | TypeError | OSError | ImportError | OverflowError)
         if expected or out_of_memory(error):
-            return 1, getattr(error, "kind", ""), str(error) or type(error).__name__
+            kind = MEMORY if out_of_memory(error) else getattr(error, "kind", "")
+            return 1, kind, str(error) or type(error).__name__
         return 1, CODE, f"{type(error).__name__}: {error}"
     return 0, "", ""
 
@@ -292,8 +299,25 @@ def train_once_free(folder: str, until: int | None = None) -> None:
         time.sleep(1)
 
 
-def fitting(configs: Sequence[RunConfig]) -> int:
-    """How many of these runs to have at a time: as many as the processor has cores for, on a GPU one."""
+def at_once(jobs: int | str | None, configs: Sequence[RunConfig]) -> int:
+    """How many of these runs to have at a time.
+
+    Parameters
+    ----------
+    jobs : as :class:`How` has it; None: as many as the processor has cores for, on each GPU one.
+
+    Raises
+    ------
+    ValueError : runs of each device, without devices.
+    """
+    n_devices = len(devices(configs))
+    if jobs is None and n_devices:
+        jobs = f"1{PER_DEVICE}"
+    if jobs is not None:
+        number, per_device, _ = str(jobs).partition(PER_DEVICE)
+        if per_device and not n_devices:
+            raise ValueError(f"--jobs {jobs} needs --devices, such as --devices auto.")
+        return int(number) * (n_devices if per_device else 1)
     if any(config.device != "cpu" for config in configs):
         return 1
     return max(1, min(cores() // max((config.threads for config in configs), default=1), len(configs)))

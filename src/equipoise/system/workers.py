@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,11 +13,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, Self
 
 from equipoise.system import trust
-from equipoise.system.errors import CODE, RunError
+from equipoise.system.errors import CODE, MEMORY, RunError
+from equipoise.system.gpus import Room
 
+log = logging.getLogger(__name__)
+
+PER_DEVICE = "-per-device"  # behind the number of calls at a time of each device
 ISOLATED = "PYTHONSAFEPATH"  # in the environment: what :func:`python` does, for those who start Python themselves
 
 
@@ -60,7 +66,7 @@ def line_of(function: Callable[..., object], arguments: Sequence[Any], keywords:
 class Worker:
     """A process that calls functions of this package one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
         self.process = subprocess.Popen(
             python("-m", "equipoise", "work"),
@@ -68,6 +74,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             encoding="utf-8",
+            env={**os.environ, **(environment or {})},
         )
 
     @property
@@ -102,8 +109,9 @@ class Worker:
 
     def close(self) -> None:
         """End it; it has nothing to do any more."""
-        self.process.communicate()
-        self.errors.close()
+        if not self.errors.closed:
+            self.process.communicate()
+            self.errors.close()
 
 
 class Workers:
@@ -126,10 +134,10 @@ class Workers:
         with ThreadPoolExecutor() as pool:
             [*pool.map(lambda worker: worker.close(), self.by_slot.values())]
 
-    def worker(self, slot: int) -> Worker:
-        """The process of a slot; a new one if there is none, or if it has ended."""
+    def worker(self, slot: int, environment: Mapping[str, str] | None = None) -> Worker:
+        """The process of a slot; a new one, with more variables, if there is none, or if it has ended."""
         if slot not in self.by_slot or not self.by_slot[slot].alive:
-            self.by_slot[slot] = Worker()
+            self.by_slot[slot] = Worker(environment)
         return self.by_slot[slot]
 
 
@@ -140,16 +148,17 @@ class Processes(ThreadPoolExecutor):
     ----------
     jobs : processes at a time, >= 1. No result depends on it.
     kept : processes that are kept for further calls; None: new ones.
+    rooms : GPUs, of which each process sees one; the first argument of a call is then the folder of its run.
     """
 
-    def __init__(self, jobs: int, kept: Workers | None = None) -> None:
+    def __init__(self, jobs: int, kept: Workers | None = None, rooms: Sequence[Room] = ()) -> None:
         if jobs < 1:
             raise ValueError(f"jobs must be >= 1; found {jobs}.")
         super().__init__(jobs)
         self.jobs, self.free, self.own = jobs, {*range(jobs)}, kept is None
-        self.kept = kept or Workers()
+        self.kept, self.rooms = kept or Workers(), rooms
         self.waiting: dict[Future[Any], tuple[Callable[..., object], Sequence[Any], Mapping[str, Any]]] = {}
-        self.lock = threading.Lock()
+        self.lock, self.stopped = threading.Lock(), False
 
     def submit(self, function: Callable[..., object], /, *arguments: Any, **keywords: Any) -> Future[Any]:
         """Call a function of a module with arguments that JSON has; ``needs``, one of its keywords, is what data it reads."""
@@ -171,23 +180,47 @@ class Processes(ThreadPoolExecutor):
             future = min(needs, key=lambda future: (needs[future] != last.get(slot), needs[future] in others))
             call = self.waiting.pop(future)
             last[slot] = needs[future]
-            try:
-                worker = self.kept.worker(slot)
-            except Exception as error:  # no process can be started, and nobody else answers
-                future.set_exception(error)
-                return
             self.free.remove(slot)
         try:
-            worker.call(*call)
+            self._call(slot, *call)
             future.set_result(None)
         except BaseException as error:
             future.set_exception(error)
         finally:
             self.free.add(slot)
 
+    def _call(
+        self, slot: int, function: Callable[..., object], arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> None:
+        """Call a function in the process of a slot; if a GPU that it shares had too little memory, once more, alone on it."""
+        if not self.rooms:
+            self._process(slot).call(function, arguments, keywords)
+            return
+        room, folder = self.rooms[slot % len(self.rooms)], Path(arguments[0])
+        try:
+            with room.entered(folder):
+                self._process(slot, room.gpu.environment).call(function, arguments, keywords)
+        except RunError as error:
+            if error.kind != MEMORY:
+                raise
+            log.warning("%s: the memory of %s ran out. It continues alone there.", folder.name, room.gpu.name)
+            self.kept.by_slot[slot].close()  # what it has reserved is free for others; the next call starts another
+            with room.entered(folder, alone=True):
+                self._process(slot, room.gpu.environment).call(function, arguments, keywords)
+
+    def _process(self, slot: int, environment: Mapping[str, str] | None = None) -> Worker:
+        """The process of a slot, unless all were stopped."""
+        with self.lock:
+            if self.stopped:
+                raise RunError("it was stopped before it began")
+            return self.kept.worker(slot, environment)
+
     def __exit__(self, *error: Any) -> None:
         if error[0] is not None:
+            for room in self.rooms:
+                room.close()
             with self.lock:
+                self.stopped = True
                 self.waiting.clear()
                 for worker in self.kept.by_slot.values():
                     worker.process.terminate()

@@ -1,0 +1,148 @@
+"""GPUs of this machine that runs share: what a process sees of them, and whether one has room for another run. `nvidia-smi` is asked, not PyTorch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from equipoise.system.errors import RunError
+
+log = logging.getLogger(__name__)
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+ORDER: Final = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # in which nvidia-smi counts them, and CUDA unless it is told to
+ALL: Final = "auto"
+SPARE: Final = 1.1  # of what a run takes, for memory that later rounds need
+PAUSE: Final = 1.0  # seconds between looks at a GPU that is full
+WAIT: Final = 30  # seconds for nvidia-smi to answer
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU.
+
+    Parameters
+    ----------
+    name : as users write it, such as cuda:1.
+    entry : as ``CUDA_VISIBLE_DEVICES`` and ``nvidia-smi -i`` have it: an index, or a UUID.
+    """
+
+    name: str
+    entry: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a process that sees this GPU alone."""
+        return {**ORDER, VISIBLE: self.entry}
+
+    @property
+    def memory(self) -> tuple[int, int] | None:
+        """MiB that are used, and all; None if `nvidia-smi` does not tell."""
+        try:
+            used, total = asked("memory.used,memory.total", "-i", self.entry)[0].split(",")
+            return int(used), int(total)
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            return None
+
+
+def asked(fields: str, *options: str) -> list[str]:
+    """What `nvidia-smi` says of each GPU."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT)
+    return done.stdout.split("\n")[:-1]
+
+
+def gpus(text: str) -> list[Gpu]:
+    """The GPUs that a text names: ``cuda:0,cuda:1``, or ``auto`` for all that this process sees.
+
+    Raises
+    ------
+    ValueError : a text of another form, or a GPU that is named twice or is not there.
+    RunError : there is no `nvidia-smi` that could name them.
+    """
+    visible = [entry.strip() for entry in os.environ.get(VISIBLE, "").split(",") if entry.strip()]
+    if text == ALL:
+        return [Gpu(f"cuda:{k}", entry) for k, entry in enumerate(visible or _indices())]
+    names = [name.strip() for name in text.split(",")]
+    numbers = [name.removeprefix("cuda:") for name in names]
+    if any(name == number or not number.isdecimal() for name, number in zip(names, numbers, strict=True)):
+        raise ValueError(f"devices must be {ALL}, or GPUs with commas, cuda:0,cuda:1; found {text!r}.")
+    if len({*names}) < len(names):
+        raise ValueError(f"devices names a GPU twice: {text!r}. Leave one out.")
+    if visible and (absent := [n for n, k in zip(names, numbers, strict=True) if int(k) >= len(visible)]):
+        raise ValueError(f"devices: {absent[0]} is not there: {VISIBLE} is {os.environ[VISIBLE]!r}.")
+    return [Gpu(name, visible[int(k)] if visible else k) for name, k in zip(names, numbers, strict=True)]
+
+
+def _indices() -> list[str]:
+    try:
+        return [line.strip() for line in asked("index")]
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RunError(
+            f"devices={ALL}: nvidia-smi names no GPU ({error}). Name them: --devices cuda:0,cuda:1."
+        ) from None
+
+
+class Room:
+    """The runs on a GPU. One starts when those before it have ended a round, and when there is memory for another.
+
+    Parameters
+    ----------
+    gpu : which they share.
+    progress : rounds that a run has ended, by its folder.
+    """
+
+    def __init__(self, gpu: Gpu, progress: Callable[[Path], int]) -> None:
+        self.gpu, self.progress = gpu, progress
+        self.begun: dict[Path, int] = {}  # rounds that the runs on the GPU had ended when they started here
+        self.need = 0.0  # MiB of one of them, at most
+        self.lonely = 0  # runs that wait for the GPU alone
+        self.change = threading.Condition()
+        self.closed = False
+
+    @contextmanager
+    def entered(self, folder: Path, *, alone: bool = False) -> Iterator[None]:
+        """Wait until a run may start, and count it as long as the block lasts.
+
+        Raises
+        ------
+        RunError : the plan was stopped while the run waited.
+        """
+        with self.change:
+            self.lonely += alone
+            while not self.closed and not self._fits(alone):
+                self.change.wait(PAUSE)
+            self.lonely -= alone
+            if self.closed:
+                raise RunError("it was stopped before it began")
+            self.begun[folder] = self.progress(folder)
+        try:
+            yield
+        finally:
+            with self.change:
+                del self.begun[folder]
+                self.change.notify_all()
+
+    def close(self) -> None:
+        """Let no other run start."""
+        with self.change:
+            self.closed = True
+            self.change.notify_all()
+
+    def _fits(self, alone: bool) -> bool:
+        if not self.begun:
+            return alone or not self.lonely
+        if self.lonely or any(self.progress(folder) <= rounds for folder, rounds in self.begun.items()):
+            return False
+        if (memory := self.gpu.memory) is None:
+            return True
+        used, total = memory
+        self.need = max(self.need, used / len(self.begun))
+        return total - used >= SPARE * self.need

@@ -1,0 +1,300 @@
+"""Runs that share the GPUs of a machine: which GPU a process sees, when the next run starts, what follows if memory runs out."""
+
+import importlib
+import os
+import sys
+import threading
+import time
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import equipoise as eq
+from equipoise.runs.plan import at_once
+from equipoise.system import gpus as module
+from equipoise.system.errors import MEMORY, RunError
+from equipoise.system.gpus import Gpu, Room, gpus
+from equipoise.system.workers import Processes
+from helpers import clients, difference
+from run_helpers import complaints, config, equipoise as equipoise
+
+SMI = """#!/bin/sh
+case "$*" in
+  *query-gpu=index*) printf '0\\n1\\n' ;;
+  *) cat "$(dirname "$0")/memory" ;;
+esac
+"""
+RUNS = '''
+import os
+from pathlib import Path
+
+
+def train(folder):
+    """Three rounds; the first call of a run that has a file `full` finds no memory."""
+    path = Path(folder)
+    path.mkdir(exist_ok=True)
+    (path / "gpu").write_text(os.environ["CUDA_VISIBLE_DEVICES"] + " " + os.environ["CUDA_DEVICE_ORDER"])
+    if (path / "full").exists():
+        (path / "full").unlink()
+        raise MemoryError("no room")
+    (path / "rounds").write_text("3")
+'''
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file from which a stand-in of nvidia-smi reads the memory, MiB used and all."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text(SMI)
+    (folder / "nvidia-smi").chmod(0o700)
+    (folder / "memory").write_text("1000, 8000\n")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv(module.VISIBLE, raising=False)
+    monkeypatch.setattr(module, "PAUSE", 0.02)
+    return folder / "memory"
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that processes can call, in place of training."""
+    (tmp_path / "standin_runs.py").write_text(RUNS)
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("standin_runs", None)
+    return importlib.import_module("standin_runs").train
+
+
+def told(smi: Path, memory: str) -> None:
+    """Let the stand-in say something else from now on."""
+    new = smi.with_name("new")
+    new.write_text(memory)
+    new.replace(smi)
+
+
+def rounds(folder: Path) -> int:
+    """Rounds that a stand-in of a run has ended."""
+    return int(file.read_text()) if (file := folder / "rounds").exists() else 0
+
+
+def test_gpus_are_named_as_cuda_and_the_environment_name_them(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpus("auto") == [Gpu("cuda:0", "0"), Gpu("cuda:1", "1")]
+    assert gpus("cuda:3, cuda:1") == [Gpu("cuda:3", "3"), Gpu("cuda:1", "1")]
+    monkeypatch.setenv(module.VISIBLE, "GPU-8f,5")
+    assert gpus("auto") == [Gpu("cuda:0", "GPU-8f"), Gpu("cuda:1", "5")]
+    assert gpus("cuda:1") == [Gpu("cuda:1", "5")]
+    assert gpus("cuda:1")[0].environment[module.VISIBLE] == "5"
+    with pytest.raises(ValueError, match=r"devices: cuda:2 is not there: CUDA_VISIBLE_DEVICES is 'GPU-8f,5'\."):
+        gpus("cuda:0,cuda:2")
+
+
+@pytest.mark.parametrize("text", ["", "cuda", "cuda:", "0,1", "cuda:0;cuda:1", "cuda:-1", "cuda:0,", "all"])
+def test_a_text_that_names_no_gpu_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="devices must be auto, or GPUs with commas, cuda:0,cuda:1; found"):
+        gpus(text)
+
+
+def test_a_gpu_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="names a GPU twice"):
+        gpus("cuda:0,cuda:0")
+
+
+def test_all_gpus_need_somebody_who_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv(module.VISIBLE, raising=False)
+    with pytest.raises(RunError, match=r"nvidia-smi names no GPU .* Name them: --devices cuda:0,cuda:1"):
+        gpus("auto")
+    assert Gpu("cuda:0", "0").memory is None
+
+
+def test_a_run_waits_for_the_first_round_of_those_before_it_and_for_memory(smi: Path, tmp_path: Path) -> None:
+    room = Room(Gpu("cuda:0", "0"), rounds)
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    for path in (one, two, three):
+        path.mkdir()
+    entered: list[str] = []
+
+    def enter(path: Path, leave: threading.Event) -> threading.Thread:
+        def stay() -> None:
+            with room.entered(path):
+                entered.append(path.name)
+                leave.wait(20)
+
+        thread = threading.Thread(target=stay, daemon=True)
+        thread.start()
+        return thread
+
+    ends = [threading.Event() for _ in range(3)]
+    threads = [enter(one, ends[0])]
+    until(lambda: entered == ["one"])
+    threads.append(enter(two, ends[1]))
+    time.sleep(0.2)
+    assert entered == ["one"]  # which has no round yet: what it needs is not known
+    told(smi, "5000, 8000\n")
+    (one / "rounds").write_text("1")
+    time.sleep(0.2)
+    assert entered == ["one"]  # which takes 5,000 of 8,000 MiB
+    told(smi, "3000, 8000\n")
+    time.sleep(0.2)
+    assert entered == ["one"]  # it has taken 5,000 at a time
+    room.need = 3000
+    until(lambda: entered == ["one", "two"])
+    threads.append(enter(three, ends[2]))
+    (two / "rounds").write_text("1")
+    told(smi, "6000, 8000\n")
+    time.sleep(0.2)
+    assert entered == ["one", "two"]
+    ends[0].set()
+    ends[1].set()
+    until(lambda: entered == ["one", "two", "three"])
+    ends[2].set()
+    for thread in threads:
+        thread.join(20)
+    assert room.begun == {}
+
+
+def test_who_waits_for_a_gpu_alone_is_not_overtaken(smi: Path, tmp_path: Path) -> None:
+    room = Room(Gpu("cuda:0", "0"), lambda _: 5)
+    room.begun[tmp_path / "other"] = 0
+    order: list[str] = []
+
+    def enter(name: str, alone: bool) -> None:
+        with room.entered(tmp_path / name, alone=alone):
+            order.append(name)
+            time.sleep(0.1)
+
+    first = threading.Thread(target=enter, args=("lonely", True), daemon=True)
+    first.start()
+    until(lambda: room.lonely == 1)
+    second = threading.Thread(target=enter, args=("later", False), daemon=True)
+    second.start()
+    time.sleep(0.1)
+    assert order == []
+    with room.change:
+        del room.begun[tmp_path / "other"]
+    first.join(20)
+    second.join(20)
+    assert order == ["lonely", "later"]
+
+
+def test_processes_see_one_gpu_each(smi: Path, tmp_path: Path, train: Any) -> None:
+    rooms = [Room(gpu, rounds) for gpu in gpus("auto")]
+    with Processes(2, rooms=rooms) as where:
+        futures = [where.submit(train, str(tmp_path / f"run{k}")) for k in range(4)]
+        wait(futures, 60)
+        assert all(future.exception() is None for future in futures)
+    seen = {(tmp_path / f"run{k}" / "gpu").read_text() for k in range(4)}
+    assert seen == {"0 PCI_BUS_ID", "1 PCI_BUS_ID"}
+
+
+def test_a_run_without_memory_is_tried_once_more_alone(
+    smi: Path, tmp_path: Path, train: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "full").touch()
+    with Processes(2, rooms=[Room(Gpu("cuda:0", "7"), rounds)]) as where:
+        futures: list[Future[Any]] = [where.submit(train, str(folder)) for folder in folders]
+        wait(futures, 60)
+    assert [future.exception() for future in futures] == [None, None]
+    assert [rounds(folder) for folder in folders] == [3, 3]
+    lines = sorted(record.getMessage() for record in caplog.records)
+    assert lines == [f"{name}: the memory of cuda:0 ran out. It continues alone there." for name in ("first", "second")]
+
+
+def test_a_run_that_has_too_little_memory_alone_fails(
+    smi: Path, tmp_path: Path, train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "standin_runs.py").write_text(RUNS.replace('(path / "full").unlink()', "pass"))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "full").touch()
+    with Processes(1, rooms=[Room(Gpu("cuda:0", "7"), rounds)]) as where:
+        future = where.submit(train, str(folder))
+        wait([future], 60)
+    with pytest.raises(RunError) as error:
+        future.result()
+    assert error.value.kind == MEMORY
+
+
+def test_jobs_of_each_device_are_counted(smi: Path) -> None:
+    shared = replace(config(), device="cuda", devices="cuda:0,cuda:1")
+    assert at_once("2-per-device", [shared]) == 4
+    assert at_once(None, [shared] * 9) == 2
+    assert at_once("3", [shared]) == at_once(3, [shared]) == 3
+    with pytest.raises(ValueError, match="--jobs 2-per-device needs --devices"):
+        at_once("2-per-device", [config()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--devices", "gpu0"], "devices must be auto, or GPUs with commas, cuda:0,cuda:1; found 'gpu0'"),
+        (["--devices", "cuda:0", "--device", "cuda:1"], "devices states where runs are trained, and device does, too"),
+        (["--devices", "cuda:0", "--on", "ray"], "devices states where runs are trained, and on does, too"),
+        (["--jobs", "2-per-device"], "--jobs 2-per-device needs --devices"),
+        (["--jobs", "0"], "--jobs 0: expected a number >= 1, or one for each of --devices, 2-per-device"),
+        (["--jobs", "two"], "--jobs two: expected a number >= 1"),
+    ],
+)
+def test_what_cannot_be_done_with_devices_is_said(
+    tmp_path: Path, equipoise: Any, arguments: list[str], message: str
+) -> None:
+    code, _, err = equipoise("compare", "fedavg", "qffl", "--runs", tmp_path, "--rounds", 1, *arguments)
+    assert code == 2
+    assert any(message in line for line in complaints(err))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", [["compare", "fedavg", "qffl"], ["tune", "fedavg"], ["benchmark", "fair-small"]])
+def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, equipoise: Any, command: list[str]) -> None:
+    code, _, err = equipoise(*command, "--runs", tmp_path, "--devices", "cuda:0,cuda:1")
+    assert code == 2
+    assert "device 'cuda:0' needs a CUDA build of PyTorch and a GPU" in " ".join(complaints(err))
+
+
+def test_no_result_depends_on_the_memory_of_the_machine(tmp_path: Path) -> None:
+    """A client whose training found no memory is not left out: the run ends, and continues with all."""
+    data, full = clients(), [False]
+
+    def load() -> Any:
+        if full[0]:
+            raise MemoryError("Unable to allocate 8 GiB")
+        return data[0]
+
+    def federation() -> eq.Federation:
+        torch.manual_seed(0)
+        net = nn.Linear(6, 3).double()
+        lazy = [eq.Lazy(load, len(data[0][1])), *data[1:]]
+        return eq.Federation(net, lazy, "fedavg", solver=eq.SGD(0.1), seed=4, engine="sequential")
+
+    whole = federation()
+    whole.fit(3, progress=False)
+    fed = federation()
+    fed.fit(1, directory=tmp_path / "run", progress=False)
+    full[0] = True
+    with pytest.raises(
+        eq.QuorumError, match=r"^memory ran out in 1 of 5 clients \(.*no result depends on the memory"
+    ) as error:
+        fed.fit(2, directory=tmp_path / "run", progress=False)
+    assert error.value.kind == MEMORY
+    full[0] = False
+    again = federation()
+    again.resume(tmp_path / "run")
+    again.fit(2, directory=tmp_path / "run", progress=False)
+    assert difference(again, whole) == 0
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
