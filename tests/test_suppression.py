@@ -17,7 +17,7 @@ from equipoise.core.task import CLASSIFICATION
 from equipoise.federation.history import History
 from equipoise.metrics import class_counts
 from equipoise.privacy.suppression import Key, OfClass, Publication, exposed, hidden, shown
-from equipoise.report import committee
+from equipoise.report import committee, html
 from equipoise.report.layout import sheets
 from equipoise.report.statistics import Comparison
 
@@ -112,7 +112,7 @@ class World:
             accuracy = float((predicted == y).double().mean())
             record["groups"][name] = {"accuracy": accuracy, "loss": 0.5, "n": len(case), "rates": counts}
             record["by"]["groups"][name] = CLASSIFICATION.people(predicted, y, s, 2, joined=True)
-        tests = [{"name": name, "size": score["n"]} for name, score in record["groups"].items()]
+        tests = [{"name": name, "size": score["n"], "counts": None} for name, score in record["groups"].items()]
         meta: Any = {
             "method": "fedavg", "least_group": self.least, "classes": ["well", "ill"], "positive": "ill", "client_names": [*SITES],
             "client_groups": [*SITES], "attributes": {"sex": [*SEXES], "race": [*RACES]}, "rounds": 1, "scenario": "own",
@@ -163,10 +163,10 @@ def assert_nothing_follows(world: World, shown: Collection[Key]) -> None:
 
 
 def in_tables(compared: Comparison) -> set[Key]:
-    """The same of the printed tables of a report, and of a page for a committee."""
+    """The same of the tables of a report, as they are printed and in its page, and of a page for a committee."""
     tables = [[("", *sheet.grid.titles), *((name, *(cell.mean for cell in cells)) for name, cells in sheet.grid.rows)]
               for sheet in sheets(compared.document)]  # fmt: skip
-    for table in re.findall(r"<table.*?</table>", committee.render(compared), re.S):
+    for table in re.findall(r"<table.*?</table>", committee.render(compared) + html.render(compared), re.S):
         rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in table.split("<tr")[1:]]
         tables.append([tuple(re.sub(r"<[^>]+>", "", cell).strip() for cell in row) for row in rows])
     divisions = {
