@@ -36,7 +36,8 @@ done
 echo "$job"
 """
 SQUEUE = """#!/bin/bash
-ls "$QUEUE" | sed -n 's/^task_//p'
+state="R None"; [ -e "$QUEUE/waits" ] && state="PD $(cat "$QUEUE/waits")"
+ls "$QUEUE" | sed -n "s/^task_\\(.*\\)/\\1 $state/p"
 """
 WORK = """
 import json, os, pathlib, sys, time
@@ -102,6 +103,30 @@ def test_calls_of_a_moment_are_one_array(queue: Path, tmp_path: Path) -> None:
     ):
         assert option in options
     assert not [*tmp_path.rglob(JOB)]
+
+
+@pytest.mark.parametrize("extra", ["--clusters=other", "-Mother", "--nice -a 0-3", "--output=x", "--wrap=true"])
+def test_an_option_by_which_tasks_are_followed_is_refused(extra: str) -> None:
+    with pytest.raises(ValueError, match=r"on: extra has -.* by which Equipoise follows the tasks"):
+        Launch(extra=extra)
+
+
+def test_why_tasks_wait_is_said_once(queue: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folders = _folders(tmp_path, 2)
+    for folder in folders:
+        (folder / "wait").touch()
+    (queue / "waits").write_text("PartitionTimeLimit (or so)")
+    with caplog.at_level("INFO"), Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        futures = [executor.submit(called, str(folder), 0) for folder in folders]
+        time.sleep(1)
+        (queue / "waits").unlink()
+        for folder in folders:
+            (folder / "wait").unlink()
+        assert [future.result(60) for future in futures] == [None] * 2
+    said = [record.getMessage() for record in caplog.records]
+    assert [text for text in said if "PartitionTimeLimit" in text] == [
+        "2 runs in the queue: PartitionTimeLimit (or so)"
+    ]
 
 
 def test_a_lost_task_is_submitted_again_while_it_makes_progress(queue: Path, tmp_path: Path) -> None:

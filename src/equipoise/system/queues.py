@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -35,6 +35,9 @@ from equipoise.system.workers import line_of, python
 log = logging.getLogger(__name__)
 
 SLURM, RAY, DASK = "slurm", "ray", "dask://"
+WAITING: Final = "PD"  # state of a task that has not begun
+RUNNING: Final = ""
+UNKNOWN: Final = "None"  # why a task waits that the scheduler has not looked at
 LOOK: Final = 2.0  # seconds between looks at the queue
 ABSENCE: Final = 3  # looks in which a call is neither in the queue nor answered, before it is lost
 WAIT: Final = 20  # seconds for a scheduler to answer
@@ -44,6 +47,21 @@ LARGE: Final = 1 << 20  # bytes of an answer at most
 UNREADABLE: Final = (OSError, ValueError, TypeError, OverflowError, RuntimeError)  # of what others may have left
 SILENCE: Final = 300  # seconds after which a queue that does not answer is an error
 ARRAY: Final = 1000  # tasks of an array at most, as Slurm allows if its settings state nothing else
+OURS: Final = {
+    "--array",
+    "-a",
+    "--clusters",
+    "-M",
+    "--cluster",
+    "--job-name",
+    "-J",
+    "--no-requeue",
+    "--output",
+    "-o",
+    "--parsable",
+    "--signal",
+    "--wrap",
+}  # options of sbatch by which tasks are followed
 MARGIN: Final = 30  # seconds before its time limit at which a task is put back into the queue
 TASK: Final = """
 answer={folder}/$SLURM_ARRAY_TASK_ID.answer
@@ -84,6 +102,10 @@ class Launch:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        given = [word.partition("=")[0] for word in shlex.split(self.extra)]
+        taken = [name for name in given if name in OURS or name[:2] in OURS]
+        if taken:
+            raise ValueError(f"on: extra has {taken[0]}, by which Equipoise follows the tasks. Leave it out.")
 
     def options(self, tasks: int) -> list[str]:
         """Options of sbatch for an array of so many tasks."""
@@ -224,6 +246,7 @@ class Slurm(Queue):
                 f"{folder} is a link, or of another user, who could change what tasks write. Choose another --runs."
             )
         self.folder, self.launch, self.progress = folder.resolve(), launch, progress
+        self.reasons: frozenset[str] = frozenset()
         super().__init__()
 
     def begin(self, line: str, arguments: Sequence[Any]) -> Call:
@@ -239,6 +262,7 @@ class Slurm(Queue):
         """Read answers, and submit calls that have no task. An error of some is none of the others."""
         if (queue := listed(self.ended)) is None:
             return
+        self._say_reasons([queue[call.task] for call in calls.values() if call.task in queue])
         new = []
         for future, call in calls.items():
             with failing([future]):
@@ -248,7 +272,14 @@ class Slurm(Queue):
             with failing(new[k : k + ARRAY]):
                 self._submit([calls[future] for future in new[k : k + ARRAY]])
 
-    def _due(self, future: Future[Any], call: Call, queue: set[str]) -> bool:
+    def _say_reasons(self, reasons: Sequence[str]) -> None:
+        """Say why tasks wait, if none of them runs, and if that is new."""
+        new = frozenset(reasons)
+        if new and RUNNING not in new and new != self.reasons:
+            log.info("%s in the queue: %s", plural(len(reasons), "run"), ", ".join(sorted(new)))
+        self.reasons = new
+
+    def _due(self, future: Future[Any], call: Call, queue: Container[str]) -> bool:
         """Whether a call is to be submitted; its answer is read if it has come."""
         if call.task in queue:
             call.absent, call.tries = 0, max(call.tries, 1)
@@ -431,8 +462,8 @@ def asked(*command: str, text: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def listed(ended: threading.Event) -> set[str] | None:
-    """The tasks of this user that the queue has, waiting or running; None if it does not answer until ``ended``.
+def listed(ended: threading.Event) -> dict[str, str] | None:
+    """The tasks of this user that the queue has, and why each waits, :data:`RUNNING` if it does not; None if nothing answers until ``ended``.
 
     Raises
     ------
@@ -440,9 +471,12 @@ def listed(ended: threading.Event) -> set[str] | None:
     """
     deadline = time.monotonic() + SILENCE
     while True:
-        status, out, error = asked("squeue", "--me", "--noheader", "--array", "--format=%F_%K")
+        status, out, error = asked("squeue", "--me", "--noheader", "--array", "--format=%F_%K %t %r")
         if not status:
-            return set(out.split())
+            tasks = (line.split(maxsplit=2) for line in out.splitlines() if line.strip())
+            return {
+                task: reason if state == WAITING and reason != UNKNOWN else RUNNING for task, state, reason in tasks
+            }
         if ended.wait(LOOK):
             return None
         if time.monotonic() > deadline:
