@@ -111,6 +111,18 @@ def test_commands_are_understood(page: Path, elsewhere: Path) -> None:
                 understand(line)
 
 
+def test_the_pods_of_a_job_take_the_parts_of_a_suite() -> None:
+    (block,) = blocks(ROOT / "docs" / "cluster.md", "yaml")
+    spec = yaml.safe_load(block)["spec"]
+    ((shell, flag, text),) = [pod["command"] for pod in spec["template"]["spec"]["containers"]]
+    for index in range(spec["completions"]):
+        script = f"equipoise() {{ printf '%s ' equipoise \"$@\"; }}; {text}"
+        environment = {**os.environ, "JOB_COMPLETION_INDEX": str(index)}
+        line = subprocess.run([shell, flag, script], env=environment, capture_output=True, text=True, check=True).stdout
+        understand(line)
+        assert line.split()[-1] == f"{index + 1}/{spec['completions']}"
+
+
 def understand(line: str) -> None:
     """The subcommand, its options and their types exist, and methods, scenario and network are known."""
     program, *words = shlex.split(line)
