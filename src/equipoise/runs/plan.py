@@ -216,8 +216,11 @@ def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
     return Others(Ray(launch.cpus, launch.gpus) if place == RAY else dask(place), answered, own=True)
 
 
-def answered(line: str) -> tuple[int, str, str]:
-    """The status of a call that a line states, with the kind and the text of its error; another process may be asked for it."""
+def answered(line: str, _: str = "") -> tuple[int, str, str]:
+    """The status of a call that a line states, with the kind and the text of its error; another process may be asked for it.
+
+    The second argument makes it another call, see :class:`equipoise.system.queues.Others`.
+    """
     agreed, name, arguments, keywords = json.loads(line)
     try:
         with trust.agreed(agreed):

@@ -330,13 +330,16 @@ class Others(Queue):
     Parameters
     ----------
     executor : of the other library.
-    answered : calls what a line states; it returns a status, the kind of an error and its text.
+    answered : calls what a line states; it returns a status, the kind of an error and its text. Its second argument differs in every call:
+        some executors, such as Dask's, do not call a function again with the same arguments.
     own : nobody else uses the executor, which ends with this object.
     """
 
     pause, left = 0.1, "Left unfinished: %s. The same command continues after their last complete round."
 
-    def __init__(self, executor: Any, answered: Callable[[str], tuple[int, str, str]], *, own: bool = False) -> None:
+    def __init__(
+        self, executor: Any, answered: Callable[[str, str], tuple[int, str, str]], *, own: bool = False
+    ) -> None:
         self.executor, self.answered, self.own = executor, answered, own
         super().__init__()
 
@@ -348,7 +351,7 @@ class Others(Queue):
 
     def begin(self, line: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """A call that their executor has."""
-        return {"line": line, "job": self.executor.submit(self.answered, line), "tries": 1}
+        return {"line": line, "job": self._job(line), "tries": 1}
 
     def look(self, calls: Mapping[Future[Any], dict[str, Any]]) -> None:
         """Read the answers that have come."""
@@ -365,7 +368,10 @@ class Others(Queue):
             if call["tries"] == TRIES:
                 raise RunError(text) from None
             log.warning("A run is submitted again: %s", text)
-            call["job"], call["tries"] = self.executor.submit(self.answered, call["line"]), call["tries"] + 1
+            call["job"], call["tries"] = self._job(call["line"]), call["tries"] + 1
+
+    def _job(self, line: str) -> Any:
+        return self.executor.submit(self.answered, line, secrets.token_hex(8))
 
 
 class Ray:
