@@ -91,10 +91,10 @@ def retina(
     return papers.from_splits(
         "fedld-retina",
         "retina",
+        SUMMARY_RETINA,
         data,
         divide,
         {"positive_from": positive_from},
-        summary=SUMMARY_RETINA,
         sample=(3, retina_files.SIDE, retina_files.SIDE),
         transform=Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0),
@@ -119,10 +119,10 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     return papers.from_splits(
         "fedld-covid",
         "covid-fl",
+        SUMMARY_COVID,
         data,
         lambda train, _, __: _published("fedld-covid", train, "split_real/", {"size": size}),
         {"side": size},
-        summary=SUMMARY_COVID,
         sample=(3, size, size),
         transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
         protocol=COVID_PROTOCOL,

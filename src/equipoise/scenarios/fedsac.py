@@ -5,8 +5,6 @@ is unreleased; POW and CLA are those of the code that it cites, of CFFL and CGSV
 first author), which draws it with FLGo: what clients reach alone there is what FedSAC's Table 2 says.
 """
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,19 +40,20 @@ class _Set(NamedTuple):
     batch_size: int
     lr: float
 
+    @property
+    def summary(self) -> str:
+        """One line about the scenario."""
+        return f"FedSAC's {self.title}: clients bring more and more images, classes, or a random share of each."
+
 
 SETS = {
     "fedsac-cifar10": _Set("cifar10", "CIFAR-10", (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 200, 15, 32, 0.03),
     "fedsac-svhn": _Set("svhn", "SVHN", (3, 32, 32), (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), 500, 20, 64, 0.05),
     "fedsac-fashion": _Set("fashion-mnist", "Fashion-MNIST", (1, 28, 28), (0.2860,), (0.3530,), 200, 20, 32, 0.05),
 }  # fmt: skip
-SUMMARIES = {
-    name: f"FedSAC's {entry.title}: clients bring more and more images, classes, or a random share of each."
-    for name, entry in SETS.items()
-}
 
 
-def _scenario(
+def scenario(
     name: str,
     data: Path | None,
     *,
@@ -131,10 +130,10 @@ def _scenario(
     return papers.from_splits(
         name,
         entry.reads,
+        entry.summary,
         data,
         divide,
         {},
-        summary=SUMMARIES[name],
         sample=entry.sample,
         transform=Images(entry.mean, entry.std),
         network="mlp",
@@ -154,8 +153,3 @@ def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list
     left = order[:rest]
     parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
     return order[rest:].sort().values.tolist(), [left[part].tolist() for part in parts]
-
-
-cifar10: Callable[..., Described] = partial(_scenario, "fedsac-cifar10")
-svhn: Callable[..., Described] = partial(_scenario, "fedsac-svhn")
-fashion: Callable[..., Described] = partial(_scenario, "fedsac-fashion")

@@ -14,6 +14,8 @@ from equipoise.scenarios.scenario import Described, Description, Divided, Scenar
 MEAN: Final = (0.485, 0.456, 0.406)  # the usual ImageNet numbers, per channel
 STD: Final = (0.229, 0.224, 0.225)
 
+Divide = Callable[[Contents, Contents, int], Divided]  # from the training split, the test split and a seed
+
 
 def scenario(description: Description, seed: int, files: Mapping[str, Contents], made: Divided) -> Scenario:
     """A scenario that was read from ``files``, by name, with the record of what was read.
@@ -42,24 +44,19 @@ def scenario(description: Description, seed: int, files: Mapping[str, Contents],
 
 
 def from_splits(
-    name: str,
-    reads: str,
-    data: Path | None,
-    divide: Callable[[Contents, Contents, int], Divided],
-    reading: Mapping[str, Any],
-    **more: Any,
+    name: str, reads: str, summary: str, data: Path | None, divide: Divide, reading: Mapping[str, Any], **more: Any
 ) -> Described:
     """The scenario ``name`` of the training and test split of one data set.
 
     Parameters
     ----------
     reads, data : the data set, and the folder that holds it.
-    divide : from both splits and a seed to what is made of them.
+    divide : what is made of both splits.
     reading : options of the reader.
-    more : fields of the description.
+    summary, more : fields of the description.
     """
     require(data, {reads: ("train", "test")})
-    description = Description(name=name, n_classes=len(catalog.data_set(reads).classes), **more)
+    description = Description(name=name, summary=summary, n_classes=len(catalog.data_set(reads).classes), **more)
 
     def build(seed: int) -> Scenario:
         files = {split: read(reads, data, split, **reading) for split in ("train", "test")}

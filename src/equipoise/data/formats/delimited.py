@@ -414,10 +414,15 @@ def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     given = {*stripped}
     numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in given)}" for k in range(len(stripped))]
     names = tuple(name or number for name, number in zip(stripped, numbered, strict=True))
+    require_different(names, path)
+    return names
+
+
+def require_different(names: Sequence[str], source: Path | str) -> None:
+    """Require columns of different names."""
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
         lone = "one of each" if len(doubled) > 1 else "one"
-        raise DataError(f"{path}: two columns are called {listed(map(repr, doubled))}. Rename {lone}.")
-    return names
+        raise DataError(f"{source}: two columns are called {listed(map(repr, doubled))}. Rename {lone}.")
 
 
 def _ragged(path: Path, n: int, ragged: Sequence[tuple[int, int]], rows: int) -> str:

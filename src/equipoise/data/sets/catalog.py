@@ -11,7 +11,7 @@ import torch
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import MISSING, Files, digest, existing, find, holds, plain, where_from
 from equipoise.data.memory_mapped import labels
-from equipoise.data.sets import cifar, class_folders, digits, isic, retina, rsna
+from equipoise.data.sets import cifar, digits, image_lists, isic, retina, rsna
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
 
@@ -169,8 +169,8 @@ SETS: dict[str, DataSet] = {
         source="Kaggle: prasunroy/synthetic-digits; or the FedHEAL authors' own bundle, see their README",
         terms="those of its Kaggle page; backgrounds from COCO",
         places=("syn", "synthetic_digits"),
-        read=class_folders.syn,
-        needs=class_folders.SYN,
+        read=image_lists.syn,
+        needs=image_lists.SYN,
     ),
     "synth": DataSet(
         title="synthetic digits of Ganin and Lempitsky (2015)",
@@ -234,7 +234,7 @@ SETS: dict[str, DataSet] = {
     "office-caltech10": DataSet(
         title="Office-Caltech10",
         used_by="FedHEAL (Office-Caltech)",
-        classes=class_folders.OFFICE,
+        classes=image_lists.OFFICE,
         splits={
             "amazon": each(92, 82, 94, 99, 100, 100, 99, 100, 94, 98),
             "caltech": each(151, 110, 100, 138, 85, 128, 133, 94, 87, 97),
@@ -244,9 +244,9 @@ SETS: dict[str, DataSet] = {
         size="about 100 MB",
         source="Hugging Face: office_caltech_10_dataset.zip of Jemary/FedBN_Dataset",
         terms="for research; no licence stated",
-        places=class_folders.OFFICE_FOLDERS,
-        read=class_folders.office,
-        needs=class_folders.OFFICE_FILES,
+        places=image_lists.OFFICE_FOLDERS,
+        read=image_lists.office,
+        needs=image_lists.OFFICE_FILES,
     ),
     "retina": DataSet(
         title="Retina, as SSL-FL prepared it",
