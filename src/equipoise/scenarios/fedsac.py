@@ -90,28 +90,27 @@ def scenario(
         raise ValueError(unknown(f"scene of {name}:", scene, RECIPES))
     if alpha is not None and scene != "dir":
         raise ValueError(f"{name}: alpha={alpha} belongs to scene=dir; {scene} has none. Leave it out.")
-    each = SAMPLES if samples is None else samples
-    how = RECIPES[scene][0] if recipe is None else recipe
-    if how not in RECIPES[scene]:
-        raise ValueError(unknown(f"recipe of {name}(scene={scene}):", how, RECIPES[scene]))
-    released = scene == "dir" and how == "released"
+    images = SAMPLES if samples is None else samples
+    drawing = RECIPES[scene][0] if recipe is None else recipe
+    if drawing not in RECIPES[scene]:
+        raise ValueError(unknown(f"recipe of {name}(scene={scene}):", drawing, RECIPES[scene]))
+    released = scene == "dir" and drawing == "released"
     for option, value in {"samples": samples, "holdout": holdout}.items() if released else ():
         if value is not None:
             raise ValueError(
                 f"{name}(recipe=released) divides all images as FedRAC's code does: leave {option}={value} out."
             )
-    kept = "random" if released else holdout or "stratified"
-    division = Division(
-        name, scene, clients, each, "mixtures" if released else how, kept, 1.0 if alpha is None else alpha
-    )
+    server = "random" if released else holdout or "stratified"
+    method, evenness = "mixtures" if released else drawing, 1.0 if alpha is None else alpha
+    division = Division(name, scene, clients, images, method, server, evenness)
 
     def divide(train: Contents, _: Contents, seed: int) -> Divided:
         y = labels(train.data)
         rest = len(y) - int(np.rint(HELD * len(y)))
-        pool = rest if scene == "cla" or (scene == "dir" and samples is None) else each * clients
+        pool = rest if scene == "cla" or (scene == "dir" and samples is None) else images * clients
         if pool > rest:
             raise ValueError(
-                f"{name}: {clients} clients of {each} images on average need {pool}, and {rest} are left of the {len(y)} "
+                f"{name}: {clients} clients of {images} images on average need {pool}, and {rest} are left of the {len(y)} "
                 "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
             )
         rng = np.random.default_rng(seed)
@@ -119,9 +118,9 @@ def scenario(
         recipe = {
             "version": VERSION,
             "scene": scene,
-            "samples": each if scene == "cla" else pool // clients,
-            "recipe": how,
-            "holdout": kept,
+            "samples": images if scene == "cla" else pool // clients,
+            "recipe": drawing,
+            "holdout": server,
             **({"alpha": division.alpha} if scene == "dir" else {}),
         }
         return Divided(parts, held=held, recipe=recipe)

@@ -24,18 +24,18 @@ def scenario(description: Description, seed: int, files: Mapping[str, Contents],
     files. The pixels are not in it: there may be gigabytes of them, and files of one size and name rarely differ.
     """
     total = hashlib.sha256()
-    for what in sorted(files):
-        contents = files[what]
+    for file in sorted(files):
+        contents = files[file]
         # a cached file, named by times
         facts = {key: value for key, value in contents.about.items() if key != "images"}
-        about = [what, list(shape(contents.data)), list(contents.classes), contents.names, facts]
+        about = [file, list(shape(contents.data)), list(contents.classes), contents.names, facts]
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
         total.update(labels(contents.data).numpy().tobytes())
     manifest = {
         "scenario": description.name,
         "seed": seed,
         "recipe": made.recipe,
-        "read": {what: {"samples": len(contents), **contents.about} for what, contents in files.items()},
+        "read": {file: {"samples": len(contents), **contents.about} for file, contents in files.items()},
         "sha256": total.hexdigest(),
     }
     train = files["train"].data if made.clients is None else None

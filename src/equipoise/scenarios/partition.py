@@ -88,11 +88,8 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
     domain_of = np.asarray(domains, dtype=np.int64)
     numbers, sizes = np.unique(domain_of, return_counts=True)
     if clients_per_domain < 1 or not sizes.size or clients_per_domain > sizes.min():
-        most = int(min(sizes, default=0))
-        raise _unmet(
-            "by_domain",
-            f"each client needs at least one sample: expected 1 to {most} clients per domain, found {clients_per_domain}.",
-        )
+        expected = f"expected 1 to {int(min(sizes, default=0))} clients per domain, found {clients_per_domain}."
+        raise _unmet("by_domain", f"each client needs at least one sample: {expected}")
     rng = np.random.default_rng(seed)
     return [
         part.tolist()

@@ -1,6 +1,5 @@
 """Fetch a file from a plain address: whole and checked, or not at all."""
 
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -137,6 +136,5 @@ def _unpack(archive: Path, names: tuple[str, ...]) -> None:
             for name in names:
                 source = tar.extractfile(name)
                 assert source is not None  # of an archive with the published checksum
-                with source, (inside / Path(name).name).open("wb") as file:
-                    shutil.copyfileobj(source, file)
+                (inside / Path(name).name).write_bytes(source.read())
         inside.replace(folder)

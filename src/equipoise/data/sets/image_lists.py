@@ -150,13 +150,12 @@ def divided(
         keys = sorted(members)
         test_names = set()
         for k in rng.permutation(len(keys)):
-            if len(test_names) >= _ceil(test, len(classes)):
-                break
-            test_names |= set(members[keys[k]])
+            if len(test_names) < _ceil(test, len(classes)):
+                test_names.update(members[keys[k]])
     ordered = {name: k for k, names in shuffled.items() for name in names}
+    is_test = {"train": False, "test": True}
     return {
-        "train": {name: k for name, k in ordered.items() if name not in test_names},
-        "test": {name: k for name, k in ordered.items() if name in test_names},
+        part: {name: k for name, k in ordered.items() if (name in test_names) == of} for part, of in is_test.items()
     }
 
 
