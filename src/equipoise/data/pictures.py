@@ -489,9 +489,8 @@ def dicom_pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | N
         low, high = sorted((int(first), int(slice_.get("PixelPaddingRangeLimit", first))))
         padding = (numbers >= low) & (numbers <= high)
     identity = float(slice_.get("RescaleSlope") or 1) == 1 and not float(slice_.get("RescaleIntercept") or 0)
-    if numbers.ndim == 2 and not (
-        identity and "ModalityLUTSequence" not in slice_
-    ):  # which would make doubles of bytes
+    identity = identity and "ModalityLUTSequence" not in slice_
+    if numbers.ndim == 2 and not identity:  # which would make doubles of bytes
         # in 64 bits, as pydicom looks up a table in the type of the pixels, where a difference may overflow
         numbers = decoding.apply_modality_lut(numbers.astype(np.int64), slice_)  # type: ignore[attr-defined]
     elif numbers.dtype == np.uint8 and (white := 2 ** int(slice_.BitsStored) - 1) < 255:

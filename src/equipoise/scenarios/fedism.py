@@ -126,12 +126,8 @@ def isic(
     """
     if isinstance(clients, str) and clients != CENTRE:
         raise ValueError(f"fedism-isic: clients must be a whole number or {CENTRE!r}; found {clients!r}.")
-    asked = {
-        "alpha": alpha != 1.0,
-        "corruption": corruption != "gaussian-noise",
-        "severity": severity,
-        "recipe": recipe != "shuffled",
-    }
+    worse = {"corruption": corruption != "gaussian-noise", "severity": severity}
+    asked = {"alpha": alpha != 1.0, **worse, "recipe": recipe != "shuffled"}
     if clients == CENTRE and (idle := [option for option, value in asked.items() if value]):
         raise ValueError(
             f"fedism-isic: with clients={CENTRE} nothing is divided or corrupted, and {', '.join(idle)} would do nothing. Leave it out."
@@ -148,9 +144,9 @@ def isic(
     return _unequal(ISIC, data, clients, _Quality(bad, alpha, corruption, severity, recipe), options)
 
 
-def _unequal(of: _Set, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
+def _unequal(entry: _Set, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
     """Clients whose classes differ, the last few with corrupted images."""
-    name, (corrupted, alpha, corruption, severity, recipe) = of.name, quality
+    name, (corrupted, alpha, corruption, severity, recipe) = entry.name, quality
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown(f"corruption of {name}:", corruption, CORRUPTIONS))
     if recipe not in RECIPES:
@@ -180,7 +176,7 @@ def _unequal(of: _Set, data: Path | None, clients: int, quality: _Quality, optio
         tests = {"clean": test.data, "corrupted": bad_test}
         return Divided(parts, tests, groups=groups, clients=of_clients, recipe=about)
 
-    return _scenario(of, data, divide, options)
+    return _scenario(entry, data, divide, options)
 
 
 def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
@@ -205,8 +201,8 @@ def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
     return _scenario(ISIC, data, divide, options)
 
 
-def _scenario(of: _Set, data: Path | None, divide: papers.Divide, options: Mapping[str, Any]) -> Described:
+def _scenario(entry: _Set, data: Path | None, divide: papers.Divide, options: Mapping[str, Any]) -> Described:
     side = options["size"]
     reading = {"side" if option == "size" else option: value for option, value in options.items()}
     fixed = {"transform": TRANSFORM, "network": "resnet18", "protocol": PROTOCOL, "measures": MEASURES}
-    return papers.from_splits(*of, data, divide, reading, sample=(3, side, side), **fixed)
+    return papers.from_splits(*entry, data, divide, reading, sample=(3, side, side), **fixed)

@@ -88,18 +88,11 @@ def retina(
         recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
         return Divided(parts, recipe={"version": VERSION, **recipe})
 
-    return papers.from_splits(
-        "fedld-retina",
-        "retina",
-        SUMMARY_RETINA,
-        data,
-        divide,
-        {"positive_from": positive_from},
-        sample=(3, retina_files.SIDE, retina_files.SIDE),
-        transform=Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size),
-        protocol=replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0),
-        **TRAINED,
-    )
+    side, reading = retina_files.SIDE, {"positive_from": positive_from}
+    transform = Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size)
+    protocol = replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0)
+    fields = {"sample": (3, side, side), "transform": transform, "protocol": protocol, **TRAINED}
+    return papers.from_splits("fedld-retina", "retina", SUMMARY_RETINA, data, divide, reading, **fields)
 
 
 def covid(data: Path | None, *, size: int = SIDE) -> Described:
@@ -116,18 +109,13 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     ------
     ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
     """
-    return papers.from_splits(
-        "fedld-covid",
-        "covid-fl",
-        SUMMARY_COVID,
-        data,
-        lambda train, _, __: _published("fedld-covid", train, "split_real/", {"size": size}),
-        {"side": size},
-        sample=(3, size, size),
-        transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
-        protocol=COVID_PROTOCOL,
-        **TRAINED,
-    )
+
+    def divide(train: Contents, _: Contents, __: int) -> Divided:
+        return _published("fedld-covid", train, "split_real/", {"size": size})
+
+    transform = Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size)
+    fields = {"sample": (3, size, size), "transform": transform, "protocol": COVID_PROTOCOL, **TRAINED}
+    return papers.from_splits("fedld-covid", "covid-fl", SUMMARY_COVID, data, divide, {"side": size}, **fields)
 
 
 def _least(images: int, clients: int) -> int:

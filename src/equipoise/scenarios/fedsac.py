@@ -15,7 +15,7 @@ from torch import Tensor
 from equipoise.data.contents import Contents
 from equipoise.data.memory_mapped import labels
 from equipoise.scenarios import collaboration, papers, partition
-from equipoise.scenarios.collaboration import HELD, Division
+from equipoise.scenarios.collaboration import HELD, TRAINED, Division
 from equipoise.scenarios.scenario import Described, Divided, Images, Protocol
 from equipoise.system.suggestions import unknown
 
@@ -24,7 +24,6 @@ RECIPES = {**collaboration.RECIPES, "dir": ("mixtures", "released", "plain", "ca
 SEEDS = (12, 97)  # of FedRAC's task generator: PyTorch's, for what the server holds, and NumPy's, for the mixtures
 
 SAMPLES = 2000  # images of a client on average
-NETWORK = {"hidden": [200, 200]}
 
 
 class _Set(NamedTuple):
@@ -115,34 +114,15 @@ def scenario(
             )
         rng = np.random.default_rng(seed)
         held, parts = _released(division, y, rest, seed) if released else division.parts(y, pool, rng)
-        recipe = {
-            "version": VERSION,
-            "scene": scene,
-            "samples": images if scene == "cla" else pool // clients,
-            "recipe": drawing,
-            "holdout": server,
-            **({"alpha": division.alpha} if scene == "dir" else {}),
-        }
+        average = images if scene == "cla" else pool // clients
+        recipe = {"version": VERSION, "scene": scene, "samples": average, "recipe": drawing, "holdout": server}
+        recipe |= {"alpha": division.alpha} if scene == "dir" else {}
         return Divided(parts, held=held, recipe=recipe)
 
     entry = SETS[name]
-    return papers.from_splits(
-        name,
-        entry.reads,
-        entry.summary,
-        data,
-        divide,
-        {},
-        sample=entry.sample,
-        transform=Images(entry.mean, entry.std),
-        network="mlp",
-        network_options=NETWORK,
-        protocol=Protocol(
-            entry.rounds, 1, entry.batch_size, entry.lr, momentum=0.0, weight_decay=0.0, steps=entry.steps
-        ),
-        has_server_validation=True,
-        collaborative=True,
-    )
+    protocol = Protocol(entry.rounds, 1, entry.batch_size, entry.lr, momentum=0.0, weight_decay=0.0, steps=entry.steps)
+    fields = {"sample": entry.sample, "transform": Images(entry.mean, entry.std), "protocol": protocol, **TRAINED}
+    return papers.from_splits(name, entry.reads, entry.summary, data, divide, {}, **fields)
 
 
 def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list[int], list[list[int]]]:

@@ -31,13 +31,9 @@ def scenario(description: Description, seed: int, files: Mapping[str, Contents],
         about = [file, list(shape(contents.data)), list(contents.classes), contents.names, facts]
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
         total.update(labels(contents.data).numpy().tobytes())
-    manifest = {
-        "scenario": description.name,
-        "seed": seed,
-        "recipe": made.recipe,
-        "read": {file: {"samples": len(contents), **contents.about} for file, contents in files.items()},
-        "sha256": total.hexdigest(),
-    }
+    about_files = {file: {"samples": len(contents), **contents.about} for file, contents in files.items()}
+    manifest = {"scenario": description.name, "seed": seed, "recipe": made.recipe, "read": about_files}
+    manifest["sha256"] = total.hexdigest()
     train = files["train"].data if made.clients is None else None
     made = made if made.tests else made._replace(tests={"test": files["test"].data})
     return made.scenario(description, train, manifest)

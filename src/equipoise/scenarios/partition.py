@@ -91,11 +91,8 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
         expected = f"expected 1 to {int(min(sizes, default=0))} clients per domain, found {clients_per_domain}."
         raise _unmet("by_domain", f"each client needs at least one sample: {expected}")
     rng = np.random.default_rng(seed)
-    return [
-        part.tolist()
-        for number in numbers
-        for part in np.array_split(rng.permutation(np.flatnonzero(domain_of == number)), clients_per_domain)
-    ]
+    shuffled = [rng.permutation(np.flatnonzero(domain_of == number)) for number in numbers]
+    return [part.tolist() for rows in shuffled for part in np.array_split(rows, clients_per_domain)]
 
 
 def domain_samples(

@@ -304,6 +304,7 @@ class Divided(NamedTuple):
         """The scenario of the training samples ``train``; the ``manifest`` states where they came from, and each part is added."""
         train = train if self.train is None else self.train
         names = tuple(self.names or numbered(self.groups or ["client"] * len(self.parts)))
+        clients = {name: [*map(int, part)] for name, part in zip(names, self.parts, strict=True)}
         held = {} if self.held is None else {"validation": [*map(int, self.held)]}
         return Scenario(
             **vars(description),
@@ -312,9 +313,5 @@ class Divided(NamedTuple):
             client_groups=None if self.groups is None else tuple(self.groups),
             tests=self.tests,
             server_validation=None if self.held is None else take(train, self.held),
-            manifest={
-                **manifest,
-                "clients": {name: [*map(int, part)] for name, part in zip(names, self.parts, strict=True)},
-                **held,
-            },
+            manifest={**manifest, "clients": clients, **held},
         )

@@ -196,18 +196,7 @@ SETS: dict[str, DataSet] = {
         read=cifar.read,
         needs=cifar.FILES,
         astray=cifar.astray,
-        files=(
-            Address(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-                cifar.ARCHIVE,
-                170498071,
-                "c58f30108f718f92721af3b95e74349a",
-                unpack=tuple(
-                    f"{cifar.FOLDER}/{file}" for file in (*cifar.NAMES["train"], *cifar.NAMES["test"], cifar.META)
-                ),
-                inside=cifar.MD5,
-            ),
-        ),
+        files=(cifar.ADDRESS,),
     ),
     "fashion-mnist": DataSet(
         title="Fashion-MNIST",

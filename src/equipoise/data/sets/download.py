@@ -107,9 +107,8 @@ def _fetch(address: Address, path: Path, on_bytes: Callable[[int], object]) -> N
             def close(answer: requests.Response, *_: Any, **__: Any) -> None:
                 stack.callback(answer.close)
 
-            load = pooch.HTTPDownloader(
-                _Progress(address, on_bytes), CHUNK, headers=HEADERS, timeout=TIMEOUT, hooks={"response": close}
-            )
+            progress, hooks = _Progress(address, on_bytes), {"response": close}
+            load = pooch.HTTPDownloader(progress, CHUNK, headers=HEADERS, timeout=TIMEOUT, hooks=hooks)
             part = stack.enter_context(tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=path.parent))
             made = pooch.retrieve(address.url, f"md5:{address.md5}", path.name, part, downloader=load)
             Path(made).replace(path)

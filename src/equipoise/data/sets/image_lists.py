@@ -144,18 +144,18 @@ def divided(
     """
     shuffled = _shuffled(classes, rng)
     if group is None:
-        test_names = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
+        tested = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
     else:
         members = grouped((group(name), name) for name in sorted(classes))
         keys = sorted(members)
-        test_names = set()
+        tested = set()
         for k in rng.permutation(len(keys)):
-            if len(test_names) < _ceil(test, len(classes)):
-                test_names.update(members[keys[k]])
+            if len(tested) < _ceil(test, len(classes)):
+                tested.update(members[keys[k]])
     ordered = {name: k for k, names in shuffled.items() for name in names}
-    is_test = {"train": False, "test": True}
     return {
-        part: {name: k for name, k in ordered.items() if (name in test_names) == of} for part, of in is_test.items()
+        "train": {name: k for name, k in ordered.items() if name not in tested},
+        "test": {name: k for name, k in ordered.items() if name in tested},
     }
 
 
@@ -202,12 +202,11 @@ def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Content
     folders = filter(Path.is_dir, entries(folder))
     by_class = grouped((ALSO.get(plain(entry.name), plain(entry.name)), entry) for entry in folders)
     keys = {plain(label): label for label in classes}
+    twice = [" and ".join(path.name for path in paths) for paths in by_class.values() if len(paths) > 1]
     wrong = {
         "missing": [label for key, label in keys.items() if key not in by_class],
         "unknown": [paths[0].name for key, paths in by_class.items() if key not in keys],
-        "one class in two folders": [
-            " and ".join(path.name for path in paths) for paths in by_class.values() if len(paths) > 1
-        ],
+        "one class in two folders": twice,
     }
     if any(wrong.values()):
         problems = "; ".join(f"{fault}: {', '.join(names)}" for fault, names in wrong.items() if names)

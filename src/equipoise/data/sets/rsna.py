@@ -103,11 +103,10 @@ def loader(window: str) -> Load:
 
 
 Chosen = Mapping[str, Mapping[str, int]]  # classes by id of each split
+Selection = tuple[Chosen, dict[str, Any]]  # and what to record
 
 
-def selected(
-    table: Path, lists: str | Path | None, n: int, seed: int, group_by: str | None
-) -> tuple[Chosen, dict[str, Any]]:
+def selected(table: Path, lists: str | Path | None, n: int, seed: int, group_by: str | None) -> Selection:
     """The slices of each split, and what to record."""
     if lists is not None:
         return _listed(lists, group_by)
@@ -120,7 +119,7 @@ def selected(
     return drawn, {**draw, **facts([table])}
 
 
-def _listed(lists: str | Path, group_by: str | None) -> tuple[Chosen, dict[str, Any]]:
+def _listed(lists: str | Path, group_by: str | None) -> Selection:
     """The slices that lists name, and what to record."""
     if group_by is not None:
         raise ValueError(
