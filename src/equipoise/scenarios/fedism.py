@@ -205,4 +205,5 @@ def _scenario(entry: _Set, data: Path | None, divide: papers.Divide, options: Ma
     side = options["size"]
     reading = {"side" if option == "size" else option: value for option, value in options.items()}
     fixed = {"transform": TRANSFORM, "network": "resnet18", "protocol": PROTOCOL, "measures": MEASURES}
-    return papers.from_splits(*entry, data, divide, reading, sample=(3, side, side), **fixed)
+    fields = {"sample": (3, side, side), **fixed}
+    return papers.from_splits(entry.name, entry.reads, entry.summary, data, divide, reading, **fields)

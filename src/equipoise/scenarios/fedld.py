@@ -84,8 +84,9 @@ def retina(
         if not drawn:
             return _published("fedld-retina", train, f"split_{split or 1}/", {"split": split or 1, "size": size})
         y, draw = labels(train.data), RELEASED_SEED + seed
-        parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
-        recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
+        least = LEAST if len(y) >= LEAST * number else max(1, len(y) // (2 * number))
+        parts = partition.retina(y, number, evenness, draw, min_size=least, redraws=REDRAWS)
+        recipe = {"alpha": evenness, "cap": True, "min_size": least, "size": size}
         return Divided(parts, recipe={"version": VERSION, **recipe})
 
     side, reading = retina_files.SIDE, {"positive_from": positive_from}
@@ -116,11 +117,6 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     transform = Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size)
     fields = {"sample": (3, size, size), "transform": transform, "protocol": COVID_PROTOCOL, **TRAINED}
     return papers.from_splits("fedld-covid", "covid-fl", SUMMARY_COVID, data, divide, {"side": size}, **fields)
-
-
-def _least(images: int, clients: int) -> int:
-    """Images that each client of a drawn partition has at least."""
-    return LEAST if images >= LEAST * clients else max(1, images // (2 * clients))
 
 
 def _published(name: str, train: Contents, prefix: str, recipe: Mapping[str, Any]) -> Divided:

@@ -70,7 +70,7 @@ class Frame:
     def of(frame: pd.DataFrame, source: str) -> Frame:
         """A frame of pandas, whose columns have different names, without blanks around them."""
         frame = frame.set_axis([str(name).strip() for name in frame.columns], axis=1)
-        delimited.require_different(frame.columns, source)
+        delimited.require_different([*frame.columns], source)
         return Frame(tuple(frame.columns), len(frame), frame.__getitem__, source)
 
     def __len__(self) -> int:
