@@ -227,9 +227,9 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any], h
         description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
     except TypeError:
         for option, value in given.items():
-            kind, what = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
+            kind, expected = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
             if not isinstance(value, kind):
-                raise ValueError(f"{name}: {option} must be {what}; found {value!r}.") from None
+                raise ValueError(f"{name}: {option} must be {expected}; found {value!r}.") from None
         raise
     build = partition.errors_of(name)(build)
     if task is None:

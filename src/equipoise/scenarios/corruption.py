@@ -171,19 +171,19 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
     if severity == 0:
         return chosen
 
-    def one(k: int) -> NDArray[np.uint8]:
+    def image(k: int) -> NDArray[np.uint8]:
         x = chosen.images([k]) if isinstance(chosen, Mapped) else chosen[0][k : k + 1]
         made: NDArray[np.uint8] = np.ascontiguousarray(change(x, severity, seeds[rows[k]])[0].numpy())
         return made
 
     count = range(len(rows))
     if not isinstance(chosen, Mapped):
-        return torch.from_numpy(np.stack(list(ahead(one, count)))), *chosen[1:]
+        return torch.from_numpy(np.stack(list(ahead(image, count)))), *chosen[1:]
     about = chosen.path.stat()
     source = [chosen.path.name, about.st_size, about.st_mtime_ns, chosen.rows.tolist()]
     recipe = json.dumps([KEPT_VERSION, source, list(rows), corruption, severity, seed])
     stem = f"{what.replace(' ', '-')}-{hashlib.sha256(recipe.encode()).hexdigest()[:32]}"
-    path = kept(stem, (len(rows), *chosen.shape), lambda: ahead(one, count), what=what, doing=f"{corruption} on")
+    path = kept(stem, (len(rows), *chosen.shape), lambda: ahead(image, count), what=what, doing=f"{corruption} on")
     return replace(chosen, path=path, rows=np.arange(len(rows)))
 
 

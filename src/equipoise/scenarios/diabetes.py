@@ -73,8 +73,8 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
         train, tested, every = dict[str, list[int]](), dict[str, list[int]](), list[int]()
         draws = np.random.default_rng(seed).integers(0, 2**32, clients).tolist()
         for draw, (name, rows) in zip(draws, parts.items(), strict=True):
-            held, kept = partition.holdout(strata[rows], draw, fraction=test)
-            train[name], tested[name] = rows[kept].tolist(), rows[held].tolist()
+            to_test, to_train = partition.holdout(strata[rows], draw, fraction=test)
+            train[name], tested[name] = rows[to_train].tolist(), rows[to_test].tolist()
             every += tested[name]
         rest = np.setdiff1d(np.arange(PEOPLE), every).tolist()
         x, mean, std = standardised(raw, rest, lambda at: f"diabetes: x{at}")

@@ -145,8 +145,8 @@ def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST
         for d, (domain, draw) in enumerate(zip(DOMAINS, draws, strict=True)):
             origin = samples.get((split, domain), size[split, domain])
             # A stream of its own per domain and split: the size of one does not change the images of another.
-            for what, values in draw(origin, split, stream(seed, d, s)).items():
-                made[f"{domain}/{split}/{what}"] = torch.from_numpy(np.ascontiguousarray(values))
+            for content, values in draw(origin, split, stream(seed, d, s)).items():
+                made[f"{domain}/{split}/{content}"] = torch.from_numpy(np.ascontiguousarray(values))
     return made
 
 
@@ -357,10 +357,10 @@ def described(name: str, summary: str, train: Sequence[int], test: Sequence[int]
     name, summary, more : fields of the description.
     train, test : images per domain.
     """
-    for what, sizes in (("train", train), ("test", test)):
+    for split, sizes in (("train", train), ("test", test)):
         if len(sizes) != len(DOMAINS) or min(sizes) < 1:
             raise ValueError(
-                f"digits: {what} must be {len(DOMAINS)} positive numbers, the images of {', '.join(DOMAINS)}; "
+                f"digits: {split} must be {len(DOMAINS)} positive numbers, the images of {', '.join(DOMAINS)}; "
                 f"found {list(sizes)}."
             )
     wanted = sum(train[:2]) + sum(test[:2])
@@ -383,7 +383,7 @@ def recall(seed: int, train: Sequence[int], test: Sequence[int]) -> dict[str, Te
 
 def joined(data: Tensors, split: str) -> tuple[Tensor, Tensor]:
     """Images and labels of all domains of a split, in the order of ``DOMAINS``."""
-    x, y = (torch.cat([data[f"{domain}/{split}/{what}"] for domain in DOMAINS]) for what in ("x", "y"))
+    x, y = (torch.cat([data[f"{domain}/{split}/{content}"] for domain in DOMAINS]) for content in ("x", "y"))
     return x, y
 
 

@@ -121,9 +121,9 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
 
 def _published(name: str, train: Contents, prefix: str, recipe: Mapping[str, Any]) -> Divided:
     """The division whose lists came with the data, below a prefix."""
-    parts = {what.removeprefix(prefix): list(rows) for what, rows in train.parts.items() if what.startswith(prefix)}
+    parts = {part.removeprefix(prefix): list(rows) for part, rows in train.parts.items() if part.startswith(prefix)}
     if not parts:
-        folders = sorted({what.split("/")[0] for what in train.parts})
+        folders = sorted({part.split("/")[0] for part in train.parts})
         raise DataError(
             f"{name}: expected lists of the clients' images in a folder {prefix} next to the images; found "
             f"{', '.join(folders) or 'no lists'}. Put them there"

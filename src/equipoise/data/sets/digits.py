@@ -27,7 +27,7 @@ FOLDERS = {"mnist": ("MNIST/raw", "MNIST"), "fashion-mnist": ("FashionMNIST/raw"
 def _files(stem: str, folders: Sequence[str]) -> Files:
     """Images and labels of a split, packed or not."""
     ends = [f"{at}/{stem}-{{}}-ubyte{end}" for at in folders for end in ("", ".gz")]
-    return tuple(tuple(end.format(what) for end in ends) for what in ("images-idx3", "labels-idx1"))
+    return tuple(tuple(end.format(kind) for end in ends) for kind in ("images-idx3", "labels-idx1"))
 
 
 IDX = {name: {"train": _files("train", at), "test": _files("t10k", at)} for name, at in FOLDERS.items()}
