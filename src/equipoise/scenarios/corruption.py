@@ -70,8 +70,7 @@ def motion_kernel(severity: int) -> Array:
     """Weights of the shifts by 0, 1, ..., 2 * radius pixels: ``exp(-i ** 2 / (2 * sigma ** 2))``, scaled to sum one."""
     radius, sigma = BLUR[severity - 1]
     weights = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
-    total: Array = weights / weights.sum()
-    return total
+    return np.asarray(weights / weights.sum())
 
 
 def motion_blur(images: Tensor, severity: int, seed: int, *, side: int = BLUR_SIDE) -> Tensor:
@@ -173,8 +172,7 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
 
     def image(k: int) -> NDArray[np.uint8]:
         x = chosen.images([k]) if isinstance(chosen, Mapped) else chosen[0][k : k + 1]
-        made: NDArray[np.uint8] = np.ascontiguousarray(change(x, severity, seeds[rows[k]])[0].numpy())
-        return made
+        return np.ascontiguousarray(change(x, severity, seeds[rows[k]])[0].numpy())
 
     count = range(len(rows))
     if not isinstance(chosen, Mapped):

@@ -52,9 +52,9 @@ class _Set(NamedTuple):
     summary: str
 
 
-BAD = "the images of a few clients are noisy or blurred."
-RSNA = _Set("fedism-rsna", "rsna-ich", f"FedISM's CT slices of bleeding in the brain; {BAD}")
-ISIC = _Set("fedism-isic", "isic2019", f"FedISM's photographs of skin lesions; {BAD}")
+QUALITY_SHIFT = "the images of a few clients are noisy or blurred."
+RSNA = _Set("fedism-rsna", "rsna-ich", f"FedISM's CT slices of bleeding in the brain; {QUALITY_SHIFT}")
+ISIC = _Set("fedism-isic", "isic2019", f"FedISM's photographs of skin lesions; {QUALITY_SHIFT}")
 
 
 def rsna(

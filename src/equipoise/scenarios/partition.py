@@ -297,9 +297,8 @@ def power_ramp(clients: int, exponent: float = EXPONENT) -> Shares:
     sizes do not follow a power law, whatever their name.
     """
     low, high = 0.01 ** (1 / exponent), 0.99 ** (1 / exponent)
-    b: Shares = np.linspace(low, high, clients)
-    share: Shares = b / b.sum()
-    return share
+    b = np.linspace(low, high, clients)
+    return np.asarray(b / b.sum())
 
 
 def power_sizes(
@@ -569,8 +568,7 @@ def _balanced(prior: Shares, clients: int, alpha: float, tolerance: float, patie
         return np.asarray(rng.dirichlet(alpha * prior, clients))
 
     def distance(total: Shares) -> Shares:
-        away: Shares = np.square(total / clients - prior).sum(-1)
-        return away
+        return np.asarray(np.square(total / clients - prior).sum(-1))
 
     q, tries, i = draw(), 0, 0
     while (now := distance(q.sum(0))) > tolerance:
