@@ -26,7 +26,7 @@ import fixture_data as made
 from equipoise.cli.data import app
 from equipoise.data.contents import Contents
 from equipoise.data.sets import catalog, download
-from equipoise.data.sets.catalog import WHOLE, Count, SplitCheck, check, each
+from equipoise.data.sets.catalog import WHOLE, Count, SplitCheck, check, counted
 from equipoise.data.sets.download import Address, fetch
 from helpers import in_one
 
@@ -48,9 +48,9 @@ def ask(*arguments: str) -> Result:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the fixtures were what was published."""
     for name, splits in {
-        "mnist": {"train": each(*[4] * 10), "test": each(*[2] * 10)},
+        "mnist": {"train": counted(*[4] * 10), "test": counted(*[2] * 10)},
         "usps": {"train": Count(40), "test": None},
-        "svhn": {"train": each(*[4] * 10), "test": each(*[2] * 10), "extra": Count(30)},
+        "svhn": {"train": counted(*[4] * 10), "test": counted(*[2] * 10), "extra": Count(30)},
         "syn": {"train": Count(40), "test": Count(20)},
     }.items():
         monkeypatch.setitem(catalog.SETS, name, replace(catalog.SETS[name], splits=splits))
@@ -209,7 +209,7 @@ def test_a_part_is_right_or_wrong_whatever_is_missing(tmp_path: Path, monkeypatc
     shutil.rmtree(tmp_path / "office_caltech_10/dslr")
     entry = catalog.SETS["office-caltech10"]
     monkeypatch.setitem(
-        catalog.SETS, "office-caltech10", replace(entry, splits=dict.fromkeys(entry.splits, each(*[1] * 10)))
+        catalog.SETS, "office-caltech10", replace(entry, splits=dict.fromkeys(entry.splits, counted(*[1] * 10)))
     )
     assert ask("check", "office-caltech10", "--data", str(tmp_path)).exit_code == 1
     assert ask("check", "office-caltech10", "--data", str(tmp_path), "--only-present").exit_code == 0
@@ -281,7 +281,7 @@ def test_sets_without_published_splits_are_compared_as_a_whole(tmp_path: Path, m
         x = torch.zeros(len(y), 1, 1, 1, dtype=torch.uint8)
         return Contents((x, y), ("healthy", "ill"), parts={"north": (0,), "south": (1, 2)} if split == "train" else {})
 
-    entry = replace(catalog.SETS["rsna-ich"], classes=("healthy", "ill"), read=read, whole=each(2, 2))
+    entry = replace(catalog.SETS["rsna-ich"], classes=("healthy", "ill"), read=read, whole=counted(2, 2))
     monkeypatch.setitem(catalog.SETS, "rsna-ich", entry)
     findings = check("rsna-ich", tmp_path)
     assert [(one.split, one.counts, one.verdict) for one in findings] == [
@@ -318,8 +318,8 @@ def test_check_goes_on_where_a_set_cannot_be_read(
     ("found", "published", "there", "verdict"),
     [
         ((2, 3), Count(5), True, "OK"),
-        ((2, 3), each(2, 3), True, "OK"),
-        ((2, 3), each(3, 2), True, "differs"),
+        ((2, 3), counted(2, 3), True, "OK"),
+        ((2, 3), counted(3, 2), True, "differs"),
         ((2, 3), Count(6), True, "differs"),
         ((2, 3), None, True, "nothing to compare with"),
         (None, Count(5), True, "cannot be used"),

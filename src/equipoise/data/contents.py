@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -183,8 +183,10 @@ def check_npz(path: Path) -> None:
     check_bytes(path, total)
 
 
-def read_matlab(path: Path, choose: Callable[[list[str]], Iterable[str]], **options: Any) -> tuple[list[str], Any]:
-    """The names of all variables of a MATLAB file, and the content of those that ``choose`` takes of them, which fit into memory.
+def read_matlab(
+    path: Path, choose: Callable[[list[str]], Mapping[str, str]], **options: Any
+) -> tuple[list[str], Mapping[str, str], Any]:
+    """The names of all variables of a MATLAB file, those that ``choose`` takes of them by role, and their content, which fits into memory.
 
     Raises
     ------
@@ -195,9 +197,9 @@ def read_matlab(path: Path, choose: Callable[[list[str]], Iterable[str]], **opti
     advice = "Is it damaged, or cut short? Get it again, or save it again."
     with explain_damage(f"{path}: cannot be read as a MATLAB file", advice):  # SciPy raises many kinds
         sizes = {name: math.prod(shape) * MATLAB.get(kind, 8) for name, shape, kind in whosmat(path)}
-        names = [*choose([*sizes])]
-        check_bytes(path, sum(sizes.get(name, 0) for name in names))
-        return [*sizes], loadmat(path, variable_names=names, **options)
+        chosen = choose([*sizes])
+        check_bytes(path, sum(sizes.get(name, 0) for name in chosen.values()))
+        return [*sizes], chosen, loadmat(path, variable_names=[*chosen.values()], **options)
 
 
 def lines(file: TextIO, path: Path) -> Iterator[str]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from equipoise.data.batch import Batch
 from equipoise.data.memory_mapped import Data, Mapped
 from equipoise.data.samples import Absent, Samples
+from equipoise.system.grouping import grouped
 from equipoise.system.tree import flatten
 
 Known = Samples | Absent | Data
@@ -38,10 +39,8 @@ def holdings(
         return {**about, "people": samples.persons, "people_of_class": people_of_class}
 
     client_data = zip(names, groups or [""] * len(names), clients, strict=True)
-    return {
-        "clients": [described(name, data) | {"group": group} for name, group, data in client_data],
-        "tests": [described(name, data) for name, data in tests.items()],
-    }
+    of_clients = [described(name, data) | {"group": group} for name, group, data in client_data]
+    return {"clients": of_clients, "tests": [described(name, data) for name, data in tests.items()]}
 
 
 def examples(groups: Sequence[str] | None, clients: Sequence[Known]) -> dict[str, str]:
@@ -49,10 +48,8 @@ def examples(groups: Sequence[str] | None, clients: Sequence[Known]) -> dict[str
 
     The first of each class in turn, of one client of the group after another.
     """
-    members: dict[str, list[tuple[Tensor, Callable[[int], Tensor]]]] = {}
-    for group, data in zip(groups or [""] * len(clients), clients, strict=True):
-        if (images := _images(data)) is not None:
-            members.setdefault(group, []).append(images)
+    images_of_clients = zip(groups or [""] * len(clients), map(_images, clients), strict=True)
+    members = grouped((group, images) for group, images in images_of_clients if images is not None)
     for n in (6, 4, 2, 1):
         strips = {
             group: _strip([_example(*pictures[k % len(pictures)], k) for k in range(n)])

@@ -417,15 +417,14 @@ def plain(number: float) -> float:
 
 @dataclass(frozen=True)
 class Faint:
-    """Images that show little: how many have one colour, how many others few grey levels, and the first few rows of each.
+    """Images that show little: how many have one colour, how many others few grey levels, and the first few rows of both.
 
     ``low`` and ``high`` are the levels between which nearly all pixels of all images are.
     """
 
-    flat: int
-    first_flat: Sequence[int]
-    few: int
-    first_few: Sequence[int]
+    n_flat: int
+    n_few: int
+    first: Sequence[Sequence[int]]
     low: int
     high: int
 
@@ -442,20 +441,18 @@ def faint(images: NDArray[np.uint8]) -> Faint:
     flat, few = (np.flatnonzero(rows).tolist() for rows in (spread == 0, (spread > 0) & (spread < FAINT)))
     share = counts.cumsum() / max(1, counts.sum())
     edges = (int((share <= TAIL).sum()), int((share < 1 - TAIL).sum()))
-    return Faint(len(flat), flat[:NAMED], len(few), few[:NAMED], *edges)
+    return Faint(len(flat), len(few), (flat[:NAMED], few[:NAMED]), *edges)
 
 
 def doubtful(faint: Faint, names: Sequence[str], between: Range | None = None) -> Iterator[str]:
     """Sentences about images that are all black, all white or nearly so."""
-    for n, rows, have in (
-        (faint.flat, faint.first_flat, "one colour everywhere"),
-        (faint.few, faint.first_few, f"fewer than {FAINT} of 256 grey levels"),
-    ):
+    faults = "one colour everywhere", f"fewer than {FAINT} of 256 grey levels"
+    for n, rows, have in zip((faint.n_flat, faint.n_few), faint.first, faults, strict=True):
         if n:
             more = f" and {n - len(rows):,} more" if n > len(rows) else ""
             named = ", ".join(names[k] for k in rows)
             yield f"{n:,} of {len(names):,} images {'has' if n == 1 else 'have'} {have}: {named}{more}."
-    if faint.high - faint.low < FAINT and faint.flat < len(names):
+    if faint.high - faint.low < FAINT and faint.n_flat < len(names):
         scale, start = (1.0, 0.0) if between is None else ((between[1] - between[0]) / 255, between[0])
         low, high = (f"{start + scale * edge:.4g}" for edge in (faint.low, faint.high + 1))
         yield (
@@ -492,9 +489,8 @@ def dicom_pixels(source: IO[bytes]) -> tuple[NDArray[Any], NDArray[np.bool_] | N
         low, high = sorted((int(first), int(slice_.get("PixelPaddingRangeLimit", first))))
         padding = (numbers >= low) & (numbers <= high)
     identity = float(slice_.get("RescaleSlope") or 1) == 1 and not float(slice_.get("RescaleIntercept") or 0)
-    if numbers.ndim == 2 and not (
-        identity and "ModalityLUTSequence" not in slice_
-    ):  # which would make doubles of bytes
+    identity = identity and "ModalityLUTSequence" not in slice_
+    if numbers.ndim == 2 and not identity:  # which would make doubles of bytes
         # in 64 bits, as pydicom looks up a table in the type of the pixels, where a difference may overflow
         numbers = decoding.apply_modality_lut(numbers.astype(np.int64), slice_)  # type: ignore[attr-defined]
     elif numbers.dtype == np.uint8 and (white := 2 ** int(slice_.BitsStored) - 1) < 255:

@@ -6,7 +6,7 @@ Imports ``data``, ``metrics`` and ``system``.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -99,15 +99,12 @@ SCENARIOS: dict[str, ScenarioEntry] = {
     "fedheal-office": ScenarioEntry(fedheal.SUMMARY_OFFICE, fedheal.office, ("office-caltech10",)),
     "fedld-retina": ScenarioEntry(fedld.SUMMARY_RETINA, fedld.retina, ("retina",)),
     "fedld-covid": ScenarioEntry(fedld.SUMMARY_COVID, fedld.covid, ("covid-fl",)),
-    "fedism-rsna": ScenarioEntry(fedism.SUMMARY_RSNA, fedism.rsna, ("rsna-ich",)),
-    "fedism-isic": ScenarioEntry(fedism.SUMMARY_ISIC, fedism.isic, ("isic2019",)),
-    "fedsac-cifar10": ScenarioEntry(
-        fedsac.SUMMARIES["fedsac-cifar10"], fedsac.cifar10, (fedsac.SETS["fedsac-cifar10"].reads,)
-    ),
-    "fedsac-svhn": ScenarioEntry(fedsac.SUMMARIES["fedsac-svhn"], fedsac.svhn, (fedsac.SETS["fedsac-svhn"].reads,)),
-    "fedsac-fashion": ScenarioEntry(
-        fedsac.SUMMARIES["fedsac-fashion"], fedsac.fashion, (fedsac.SETS["fedsac-fashion"].reads,)
-    ),
+    "fedism-rsna": ScenarioEntry(fedism.RSNA.summary, fedism.rsna, (fedism.RSNA.reads,)),
+    "fedism-isic": ScenarioEntry(fedism.ISIC.summary, fedism.isic, (fedism.ISIC.reads,)),
+    **{
+        name: ScenarioEntry(entry.summary, partial(fedsac.scenario, name), (entry.reads,))
+        for name, entry in fedsac.SETS.items()
+    },
     "own": ScenarioEntry(own.SUMMARY, own.scenario, ("your own files",), Options),
 }
 
@@ -230,9 +227,9 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any], h
         description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
     except TypeError:
         for option, value in given.items():
-            kind, what = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
+            kind, expected = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
             if not isinstance(value, kind):
-                raise ValueError(f"{name}: {option} must be {what}; found {value!r}.") from None
+                raise ValueError(f"{name}: {option} must be {expected}; found {value!r}.") from None
         raise
     build = partition.errors_of(name)(build)
     if task is None:

@@ -6,8 +6,9 @@ it reaches alone, and the server holds a tenth of the training images. The image
 mixed, without random crops.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from numpy.random import Generator
@@ -32,9 +33,12 @@ ROOM = 12  # clients' worth of images that CLA needs at least: everybody owns th
 RECIPES = {"pow": ("released", "exact"), "cla": ("exact", "released"), "dir": ("plain", "capped", "mixtures")}
 HOLDOUTS = ("stratified", "random")
 
-NETWORK = {"hidden": [200, 200]}
 # Steps, batch and learning rate are those of FedSAC on CIFAR10.
 PROTOCOL = Protocol(rounds=40, epochs=1, batch_size=32, lr=0.03, momentum=0.0, weight_decay=0.0, steps=15)
+
+TRAINED: Mapping[str, Any] = {
+    "network": "mlp", "network_options": {"hidden": [200, 200]}, "has_server_validation": True, "collaborative": True,
+}  # fmt: skip
 
 SUMMARY_POW = "Digits of all domains; clients hold more and more images of all classes."
 SUMMARY_CLA = "Digits of all domains; clients hold equally many images of more and more classes."
@@ -84,10 +88,8 @@ class Division:
         elif self.scene == "cla":
             partition.class_ramp_counts(self.clients, CLASSES, self.samples)
         else:
-            least = 1 if self.recipe == "mixtures" else LEAST
-            check_whole(
-                f"{self.name}: samples", self.samples, least, meaning=" on average, the least that a client has"
-            )
+            least, meaning = 1 if self.recipe == "mixtures" else LEAST, " on average, the least that a client has"
+            check_whole(f"{self.name}: samples", self.samples, least, meaning=meaning)
             partition.check(self.name, n, self.clients, self.alpha)
 
     def parts(self, y: Tensor, pool: int, rng: Generator) -> tuple[list[int], list[list[int]]]:
@@ -198,18 +200,8 @@ def _scenario(summary: str, division: Division, test: Sequence[int]) -> Describe
     clients = max(division.clients, ROOM) if division.scene == "cla" else division.clients
     pool = division.samples * clients
     train = _images(division.name, pool, test)
-    description = digits.described(
-        division.name,
-        summary,
-        train,
-        test,
-        transform=replace(digits.TRANSFORM, crop=0),
-        network="mlp",
-        network_options=NETWORK,
-        protocol=PROTOCOL,
-        has_server_validation=True,
-        collaborative=True,
-    )
+    trained = {"transform": replace(digits.TRANSFORM, crop=0), "protocol": PROTOCOL, **TRAINED}
+    description = digits.described(division.name, summary, train, test, **trained)
 
     def divide(seed: int, data: digits.Tensors) -> Divided:
         # The stream's key is one that neither the images nor another scenario use.

@@ -70,8 +70,7 @@ def motion_kernel(severity: int) -> Array:
     """Weights of the shifts by 0, 1, ..., 2 * radius pixels: ``exp(-i ** 2 / (2 * sigma ** 2))``, scaled to sum one."""
     radius, sigma = BLUR[severity - 1]
     weights = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
-    total: Array = weights / weights.sum()
-    return total
+    return np.asarray(weights / weights.sum())
 
 
 def motion_blur(images: Tensor, severity: int, seed: int, *, side: int = BLUR_SIDE) -> Tensor:
@@ -171,19 +170,18 @@ def corrupted(data: Data, rows: Sequence[int], corruption: str, severity: int, s
     if severity == 0:
         return chosen
 
-    def one(k: int) -> NDArray[np.uint8]:
+    def image(k: int) -> NDArray[np.uint8]:
         x = chosen.images([k]) if isinstance(chosen, Mapped) else chosen[0][k : k + 1]
-        made: NDArray[np.uint8] = np.ascontiguousarray(change(x, severity, seeds[rows[k]])[0].numpy())
-        return made
+        return np.ascontiguousarray(change(x, severity, seeds[rows[k]])[0].numpy())
 
     count = range(len(rows))
     if not isinstance(chosen, Mapped):
-        return torch.from_numpy(np.stack(list(ahead(one, count)))), *chosen[1:]
+        return torch.from_numpy(np.stack(list(ahead(image, count)))), *chosen[1:]
     about = chosen.path.stat()
     source = [chosen.path.name, about.st_size, about.st_mtime_ns, chosen.rows.tolist()]
     recipe = json.dumps([KEPT_VERSION, source, list(rows), corruption, severity, seed])
     stem = f"{what.replace(' ', '-')}-{hashlib.sha256(recipe.encode()).hexdigest()[:32]}"
-    path = kept(stem, (len(rows), *chosen.shape), lambda: ahead(one, count), what=what, doing=f"{corruption} on")
+    path = kept(stem, (len(rows), *chosen.shape), lambda: ahead(image, count), what=what, doing=f"{corruption} on")
     return replace(chosen, path=path, rows=np.arange(len(rows)))
 
 

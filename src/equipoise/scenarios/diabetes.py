@@ -73,13 +73,16 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
         train, tested, every = dict[str, list[int]](), dict[str, list[int]](), list[int]()
         draws = np.random.default_rng(seed).integers(0, 2**32, clients).tolist()
         for draw, (name, rows) in zip(draws, parts.items(), strict=True):
-            held, kept = partition.holdout(strata[rows], draw, fraction=test)
-            train[name], tested[name] = rows[kept].tolist(), rows[held].tolist()
+            to_test, to_train = partition.holdout(strata[rows], draw, fraction=test)
+            train[name], tested[name] = rows[to_train].tolist(), rows[to_test].tolist()
             every += tested[name]
         rest = np.setdiff1d(np.arange(PEOPLE), every).tolist()
         x, mean, std = standardised(raw, rest, lambda at: f"diabetes: x{at}")
+        scaling = {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()}
         values = np.unique(sex)
         data = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(np.searchsorted(values, sex))[:, None]
+        drawn = {"scenario": "diabetes", "version": VERSION, "seed": seed, "alpha": alpha, "test": test}
+        sha256 = digits.digest({"x": data[0], "y": data[1]})
         return Scenario(
             **vars(description),
             clients=tuple(take(data, rows) for rows in train.values()),
@@ -88,17 +91,7 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
             client_tests=tuple(take(data, rows) for rows in tested.values()),
             tests={f"sex-{s}": take(data, [row for row in sorted(every) if sex[row] == s]) for s in values},
             attributes={"sex": tuple(map(str, values))},
-            manifest={
-                "scenario": "diabetes",
-                "version": VERSION,
-                "seed": seed,
-                "alpha": alpha,
-                "test": test,
-                "standardised": {"mean": mean.flatten().tolist(), "std": std.flatten().tolist()},
-                "sha256": digits.digest({"x": data[0], "y": data[1]}),
-                "clients": train,
-                "tests": tested,
-            },
+            manifest={**drawn, "standardised": scaling, "sha256": sha256, "clients": train, "tests": tested},
         )
 
     return description, build

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -134,30 +135,25 @@ def generate(seed: int, train: Sequence[int] = TRAIN, test: Sequence[int] = TEST
     ValueError if the sizes are not four positive numbers or ask for more handwriting than there is.
     """
     described("digits", SUMMARY, train, test)
-    size = {
-        (d, s): n for s, sizes in zip(SPLITS, (train, test), strict=True) for d, n in zip(DOMAINS, sizes, strict=True)
-    }
-    written = [(d, s) for s in SPLITS for d in ("optdigits", "photo")]
+    size = dict(zip(product(SPLITS, DOMAINS), (*train, *test), strict=True))
+    written = [*product(SPLITS, ("optdigits", "photo"))]
     order = stream(seed, len(DOMAINS)).permutation(SAMPLES)
     samples = dict(zip(written, np.split(order, np.cumsum([size[key] for key in written]))[:-1], strict=True))
     made: dict[str, Tensor] = {}
     for s, split in enumerate(SPLITS):
         draws: tuple[Callable[..., dict[str, NDArray[Any]]], ...] = (_optdigits, _photo, _fonts, _street)
         for d, (domain, draw) in enumerate(zip(DOMAINS, draws, strict=True)):
-            origin = samples.get((domain, split), size[domain, split])
+            origin = samples.get((split, domain), size[split, domain])
             # A stream of its own per domain and split: the size of one does not change the images of another.
-            for what, values in draw(origin, split, stream(seed, d, s)).items():
-                made[f"{domain}/{split}/{what}"] = torch.from_numpy(np.ascontiguousarray(values))
+            for content, values in draw(origin, split, stream(seed, d, s)).items():
+                made[f"{domain}/{split}/{content}"] = torch.from_numpy(np.ascontiguousarray(values))
     return made
 
 
 def glyphs() -> dict[str, NDArray[Any]]:
     """Digit masks of the shipped fonts: ``masks`` uint8 [fonts, 10, 64, 64], ``fonts``, ``families`` and ``train``."""
-    with (
-        resources.files(__package__).joinpath("glyphs.npz").open("rb") as file,
-        np.load(file, allow_pickle=False) as kept,
-    ):
-        return {name: kept[name] for name in kept.files}
+    with resources.files(__package__).joinpath("glyphs.npz").open("rb") as file:
+        return dict(np.load(file, allow_pickle=False))
 
 
 # The four domains. Each takes its samples or how many images, the split and the random stream, and returns the images, their labels and their sources.
@@ -187,28 +183,28 @@ def _fonts(n: int, split: str, rng: Generator) -> dict[str, NDArray[Any]]:
 def _street(n: int, split: str, rng: Generator) -> dict[str, NDArray[Any]]:
     masks, font, labels = _print(n, split, rng)
 
-    def each(low: float, high: float, channels: int = 1) -> Array:
+    def uniform(low: float, high: float, channels: int = 1) -> Array:
         return rng.uniform(low, high, (n, channels, 1, 1))
 
     photo, patch = _patches(n, split, rng)
-    x = _blend(each(0.1, 0.9, 3), photo, each(0.15, 0.6))  # clutter over one colour
+    x = _blend(uniform(0.1, 0.9, 3), photo, uniform(0.15, 0.6))  # clutter over one colour
     behind = (x * LUMINANCE).sum(1, keepdims=True).mean((2, 3), keepdims=True)  # [n, 1, 1, 1]
-    contrast, coin = each(0.25, 0.7), each(0, 1)
+    contrast, coin = uniform(0.25, 0.7), uniform(0, 1)
     up = np.where(behind + contrast > 1, -1.0, np.where(behind - contrast < 0, 1.0, np.where(coin < 0.5, 1.0, -1.0)))
-    tint = each(-0.25, 0.25, 3)
+    tint = uniform(-0.25, 0.25, 3)
     tint -= (tint * LUMINANCE).sum(1, keepdims=True)  # colour that leaves the luminance, hence the contrast, alone
     colour = np.clip(behind + up * contrast + tint, 0, 1)
     for side in (-1, 1):  # neighbours in the same font and colour, as on a house number
         mask = masks[font, rng.integers(0, 10, n)]
         offset = side * rng.uniform(17, 22, n)
         ink = _warp(mask, rng, scale=(0.85, 1.15), rotation=8, shear=0.2, shift=1.5, offset=offset)
-        x = _blend(x, colour, ink[:, None] * (each(0, 1) < 0.6))
+        x = _blend(x, colour, ink[:, None] * (uniform(0, 1) < 0.6))
     ink = _warp(masks[font, labels], rng, scale=(0.85, 1.15), rotation=12, shear=0.25, shift=2.0)
     x = _blend(x, colour, ink[:, None])
-    ramp, angle = np.linspace(-1, 1, SIZE), each(0, 2 * np.pi)
-    x = x + (np.cos(angle) * ramp + np.sin(angle) * ramp[:, None]) * each(0, 0.25)  # light from one side
+    ramp, angle = np.linspace(-1, 1, SIZE), uniform(0, 2 * np.pi)
+    x = x + (np.cos(angle) * ramp + np.sin(angle) * ramp[:, None]) * uniform(0, 0.25)  # light from one side
     x = _blur(x, rng.uniform(0.3, 1.6, n))
-    x = x + rng.normal(0, 1, x.shape) * each(0, 0.06)
+    x = x + rng.normal(0, 1, x.shape) * uniform(0, 0.06)
     return {"x": _bytes(x), "y": labels, "font": font, "patch": patch}
 
 
@@ -361,10 +357,10 @@ def described(name: str, summary: str, train: Sequence[int], test: Sequence[int]
     name, summary, more : fields of the description.
     train, test : images per domain.
     """
-    for what, sizes in (("train", train), ("test", test)):
+    for split, sizes in (("train", train), ("test", test)):
         if len(sizes) != len(DOMAINS) or min(sizes) < 1:
             raise ValueError(
-                f"digits: {what} must be {len(DOMAINS)} positive numbers, the images of {', '.join(DOMAINS)}; "
+                f"digits: {split} must be {len(DOMAINS)} positive numbers, the images of {', '.join(DOMAINS)}; "
                 f"found {list(sizes)}."
             )
     wanted = sum(train[:2]) + sum(test[:2])
@@ -387,7 +383,7 @@ def recall(seed: int, train: Sequence[int], test: Sequence[int]) -> dict[str, Te
 
 def joined(data: Tensors, split: str) -> tuple[Tensor, Tensor]:
     """Images and labels of all domains of a split, in the order of ``DOMAINS``."""
-    x, y = (torch.cat([data[f"{domain}/{split}/{what}"] for domain in DOMAINS]) for what in ("x", "y"))
+    x, y = (torch.cat([data[f"{domain}/{split}/{content}"] for domain in DOMAINS]) for content in ("x", "y"))
     return x, y
 
 
@@ -399,9 +395,8 @@ def scenario(
     def build(seed: int) -> Scenario:
         data = recall(seed, train, test)
         made = divide(seed, data)
-        sizes = {"train": list(train), "test": list(test)}
-        drawn = {"scenario": description.name, "generator": "digits", "version": VERSION, "seed": seed, **sizes}
-        manifest = {**drawn, **made.recipe, "sha256": digest(made.checked or data)}
+        manifest = {"scenario": description.name, "generator": "digits", "version": VERSION, "seed": seed}
+        manifest |= {"train": list(train), "test": list(test), **made.recipe, "sha256": digest(made.checked or data)}
         return made.scenario(description, joined(data, "train"), manifest)
 
     return description, build

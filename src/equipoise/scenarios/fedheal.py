@@ -31,7 +31,6 @@ EACH = 5  # clients of a domain
 SIDE = 32  # of a digit, pixels
 OFFICE_SIDE = 192
 
-DIGITS_TRANSFORM = Images(MEAN, STD, crop=SIDE // 8, pad="zero")
 OFFICE_TRANSFORM = Images(MEAN, STD, flip=True)
 NETWORK = {"width": 64}
 DIGITS_PROTOCOL = Protocol(rounds=200, epochs=10, batch_size=64, lr=0.001, momentum=0.9, weight_decay=1e-5)
@@ -66,7 +65,7 @@ def digits(
     chosen, groups = _groups("fedheal-digits", domains, READABLE, clients, share, size)
     with _without("fedheal-digits", data, chosen):
         papers.require(data, dict.fromkeys(chosen, ("train", "test")))
-    transform = replace(DIGITS_TRANSFORM, crop=size // 8)
+    transform = Images(MEAN, STD, crop=size // 8, pad="zero")
     description = _described("fedheal-digits", SUMMARY_DIGITS, size, transform, DIGITS_PROTOCOL)
 
     def read(domain: str, split: str) -> Contents:

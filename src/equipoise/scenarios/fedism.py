@@ -4,7 +4,7 @@ Wu et al., "From Optimization to Generalization: Fair Federated Learning against
 Matching" (IJCAI 2024), its extension FedISM+ (arXiv 2503.09587), and their released code where the papers are silent.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +44,17 @@ class _Quality(NamedTuple):
     recipe: str
 
 
-SUMMARY_RSNA = "FedISM's CT slices of bleeding in the brain; the images of a few clients are noisy or blurred."
-SUMMARY_ISIC = "FedISM's photographs of skin lesions; the images of a few clients are noisy or blurred."
-SETS = {"fedism-rsna": ("rsna-ich", SUMMARY_RSNA), "fedism-isic": ("isic2019", SUMMARY_ISIC)}  # by scenario
+class _Set(NamedTuple):
+    """A scenario's name, the data set that it reads, and one line about it."""
+
+    name: str
+    reads: str
+    summary: str
+
+
+QUALITY_SHIFT = "the images of a few clients are noisy or blurred."
+RSNA = _Set("fedism-rsna", "rsna-ich", f"FedISM's CT slices of bleeding in the brain; {QUALITY_SHIFT}")
+ISIC = _Set("fedism-isic", "isic2019", f"FedISM's photographs of skin lesions; {QUALITY_SHIFT}")
 
 
 def rsna(
@@ -87,7 +95,7 @@ def rsna(
     ValueError if an option is out of its range or unknown, or leaves no partition. DataError if the data are not there.
     """
     options = {"window": window, "lists": lists, "group_by": group_by, "size": size}
-    return _unequal("fedism-rsna", data, clients, _Quality(corrupted, alpha, corruption, severity, recipe), options)
+    return _unequal(RSNA, data, clients, _Quality(corrupted, alpha, corruption, severity, recipe), options)
 
 
 def isic(
@@ -118,12 +126,8 @@ def isic(
     """
     if isinstance(clients, str) and clients != CENTRE:
         raise ValueError(f"fedism-isic: clients must be a whole number or {CENTRE!r}; found {clients!r}.")
-    asked = {
-        "alpha": alpha != 1.0,
-        "corruption": corruption != "gaussian-noise",
-        "severity": severity,
-        "recipe": recipe != "shuffled",
-    }
+    worse = {"corruption": corruption != "gaussian-noise", "severity": severity}
+    asked = {"alpha": alpha != 1.0, **worse, "recipe": recipe != "shuffled"}
     if clients == CENTRE and (idle := [option for option, value in asked.items() if value]):
         raise ValueError(
             f"fedism-isic: with clients={CENTRE} nothing is divided or corrupted, and {', '.join(idle)} would do nothing. Leave it out."
@@ -137,12 +141,12 @@ def isic(
     if isinstance(clients, str):
         return _centres(data, options)
     bad = CORRUPTED if corrupted is None else corrupted
-    return _unequal("fedism-isic", data, clients, _Quality(bad, alpha, corruption, severity, recipe), options)
+    return _unequal(ISIC, data, clients, _Quality(bad, alpha, corruption, severity, recipe), options)
 
 
-def _unequal(name: str, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
+def _unequal(entry: _Set, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
     """Clients whose classes differ, the last few with corrupted images."""
-    corrupted, alpha, corruption, severity, recipe = quality
+    name, (corrupted, alpha, corruption, severity, recipe) = entry.name, quality
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown(f"corruption of {name}:", corruption, CORRUPTIONS))
     if recipe not in RECIPES:
@@ -165,21 +169,19 @@ def _unequal(name: str, data: Path | None, clients: int, quality: _Quality, opti
         parts = [order[part].tolist() for part in drawn]
         bad = [row for part in parts[clean:] for row in part]
         worse = corrupt(train.data, bad, corruption, strength, NOISE["train"], f"{name} train")
-        ends = np.cumsum([len(part) for part in parts[clean:]]).tolist()
-        of_clients = (
-            *(take(train.data, part) for part in parts[:clean]),
-            *(take(worse, range(end - len(part), end)) for end, part in zip(ends, parts[clean:], strict=True)),
-        )
+        place = {row: k for k, row in enumerate(bad)}
+        of_clients = [take(train.data, part) for part in parts[:clean]]
+        of_clients += [take(worse, [place[row] for row in part]) for part in parts[clean:]]
         bad_test = corrupt(test.data, range(len(test)), corruption, strength, NOISE["test"], f"{name} test")
         tests = {"clean": test.data, "corrupted": bad_test}
         return Divided(parts, tests, groups=groups, clients=of_clients, recipe=about)
 
-    return _scenario(name, data, divide, options)
+    return _scenario(entry, data, divide, options)
 
 
 def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
     """A client and a test for every medical centre that has images in both splits."""
-    name = "fedism-isic"
+    name = ISIC.name
 
     def divide(train: Contents, test: Contents, _: int) -> Divided:
         if not train.parts or not test.parts:
@@ -196,17 +198,12 @@ def _centres(data: Path | None, options: Mapping[str, Any]) -> Described:
         tests = {centre: take(test.data, test.parts[centre]) for centre in names}
         return Divided(parts, tests, names, names, recipe={"version": VERSION, "clients": CENTRE, **options})
 
-    return _scenario(name, data, divide, options)
+    return _scenario(ISIC, data, divide, options)
 
 
-def _scenario(
-    name: str,
-    data: Path | None,
-    divide: Callable[[Contents, Contents, int], Divided],
-    options: Mapping[str, Any],
-) -> Described:
+def _scenario(entry: _Set, data: Path | None, divide: papers.Divide, options: Mapping[str, Any]) -> Described:
     side = options["size"]
     reading = {"side" if option == "size" else option: value for option, value in options.items()}
     fixed = {"transform": TRANSFORM, "network": "resnet18", "protocol": PROTOCOL, "measures": MEASURES}
-    reads, summary = SETS[name]
-    return papers.from_splits(name, reads, data, divide, reading, summary=summary, sample=(3, side, side), **fixed)
+    fields = {"sample": (3, side, side), **fixed}
+    return papers.from_splits(entry.name, entry.reads, entry.summary, data, divide, reading, **fields)

@@ -84,22 +84,16 @@ def retina(
         if not drawn:
             return _published("fedld-retina", train, f"split_{split or 1}/", {"split": split or 1, "size": size})
         y, draw = labels(train.data), RELEASED_SEED + seed
-        parts = partition.retina(y, number, evenness, draw, min_size=_least(len(y), number), redraws=REDRAWS)
-        recipe = {"alpha": evenness, "cap": True, "min_size": _least(len(y), number), "size": size}
+        least = LEAST if len(y) >= LEAST * number else max(1, len(y) // (2 * number))
+        parts = partition.retina(y, number, evenness, draw, min_size=least, redraws=REDRAWS)
+        recipe = {"alpha": evenness, "cap": True, "min_size": least, "size": size}
         return Divided(parts, recipe={"version": VERSION, **recipe})
 
-    return papers.from_splits(
-        "fedld-retina",
-        "retina",
-        data,
-        divide,
-        {"positive_from": positive_from},
-        summary=SUMMARY_RETINA,
-        sample=(3, retina_files.SIDE, retina_files.SIDE),
-        transform=Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size),
-        protocol=replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0),
-        **TRAINED,
-    )
+    side, reading = retina_files.SIDE, {"positive_from": positive_from}
+    transform = Images(RETINA_MEAN, RETINA_STD, pad="zero", area=RETINA_AREA, rotate=DEGREES, flip=True, size=size)
+    protocol = replace(RETINA_PROTOCOL, participation=0.1 if number >= MANY else 1.0)
+    fields = {"sample": (3, side, side), "transform": transform, "protocol": protocol, **TRAINED}
+    return papers.from_splits("fedld-retina", "retina", SUMMARY_RETINA, data, divide, reading, **fields)
 
 
 def covid(data: Path | None, *, size: int = SIDE) -> Described:
@@ -116,30 +110,20 @@ def covid(data: Path | None, *, size: int = SIDE) -> Described:
     ------
     ValueError if the size is out of range. DataError if the data are not there, or do not say where they come from.
     """
-    return papers.from_splits(
-        "fedld-covid",
-        "covid-fl",
-        data,
-        lambda train, _, __: _published("fedld-covid", train, "split_real/", {"size": size}),
-        {"side": size},
-        summary=SUMMARY_COVID,
-        sample=(3, size, size),
-        transform=Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size),
-        protocol=COVID_PROTOCOL,
-        **TRAINED,
-    )
 
+    def divide(train: Contents, _: Contents, __: int) -> Divided:
+        return _published("fedld-covid", train, "split_real/", {"size": size})
 
-def _least(images: int, clients: int) -> int:
-    """Images that each client of a drawn partition has at least."""
-    return LEAST if images >= LEAST * clients else max(1, images // (2 * clients))
+    transform = Images(MEAN, STD, pad="zero", area=COVID_AREA, rotate=DEGREES, flip=True, size=size)
+    fields = {"sample": (3, size, size), "transform": transform, "protocol": COVID_PROTOCOL, **TRAINED}
+    return papers.from_splits("fedld-covid", "covid-fl", SUMMARY_COVID, data, divide, {"side": size}, **fields)
 
 
 def _published(name: str, train: Contents, prefix: str, recipe: Mapping[str, Any]) -> Divided:
     """The division whose lists came with the data, below a prefix."""
-    parts = {what.removeprefix(prefix): list(rows) for what, rows in train.parts.items() if what.startswith(prefix)}
+    parts = {part.removeprefix(prefix): list(rows) for part, rows in train.parts.items() if part.startswith(prefix)}
     if not parts:
-        folders = sorted({what.split("/")[0] for what in train.parts})
+        folders = sorted({part.split("/")[0] for part in train.parts})
         raise DataError(
             f"{name}: expected lists of the clients' images in a folder {prefix} next to the images; found "
             f"{', '.join(folders) or 'no lists'}. Put them there"

@@ -5,8 +5,6 @@ is unreleased; POW and CLA are those of the code that it cites, of CFFL and CGSV
 first author), which draws it with FLGo: what clients reach alone there is what FedSAC's Table 2 says.
 """
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +15,7 @@ from torch import Tensor
 from equipoise.data.contents import Contents
 from equipoise.data.memory_mapped import labels
 from equipoise.scenarios import collaboration, papers, partition
-from equipoise.scenarios.collaboration import HELD, Division
+from equipoise.scenarios.collaboration import HELD, TRAINED, Division
 from equipoise.scenarios.scenario import Described, Divided, Images, Protocol
 from equipoise.system.suggestions import unknown
 
@@ -26,7 +24,6 @@ RECIPES = {**collaboration.RECIPES, "dir": ("mixtures", "released", "plain", "ca
 SEEDS = (12, 97)  # of FedRAC's task generator: PyTorch's, for what the server holds, and NumPy's, for the mixtures
 
 SAMPLES = 2000  # images of a client on average
-NETWORK = {"hidden": [200, 200]}
 
 
 class _Set(NamedTuple):
@@ -42,19 +39,20 @@ class _Set(NamedTuple):
     batch_size: int
     lr: float
 
+    @property
+    def summary(self) -> str:
+        """One line about the scenario."""
+        return f"FedSAC's {self.title}: clients bring more and more images, classes, or a random share of each."
+
 
 SETS = {
     "fedsac-cifar10": _Set("cifar10", "CIFAR-10", (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 200, 15, 32, 0.03),
     "fedsac-svhn": _Set("svhn", "SVHN", (3, 32, 32), (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), 500, 20, 64, 0.05),
     "fedsac-fashion": _Set("fashion-mnist", "Fashion-MNIST", (1, 28, 28), (0.2860,), (0.3530,), 200, 20, 32, 0.05),
 }  # fmt: skip
-SUMMARIES = {
-    name: f"FedSAC's {entry.title}: clients bring more and more images, classes, or a random share of each."
-    for name, entry in SETS.items()
-}
 
 
-def _scenario(
+def scenario(
     name: str,
     data: Path | None,
     *,
@@ -91,60 +89,40 @@ def _scenario(
         raise ValueError(unknown(f"scene of {name}:", scene, RECIPES))
     if alpha is not None and scene != "dir":
         raise ValueError(f"{name}: alpha={alpha} belongs to scene=dir; {scene} has none. Leave it out.")
-    each = SAMPLES if samples is None else samples
-    how = RECIPES[scene][0] if recipe is None else recipe
-    if how not in RECIPES[scene]:
-        raise ValueError(unknown(f"recipe of {name}(scene={scene}):", how, RECIPES[scene]))
-    released = scene == "dir" and how == "released"
+    images = SAMPLES if samples is None else samples
+    drawing = RECIPES[scene][0] if recipe is None else recipe
+    if drawing not in RECIPES[scene]:
+        raise ValueError(unknown(f"recipe of {name}(scene={scene}):", drawing, RECIPES[scene]))
+    released = scene == "dir" and drawing == "released"
     for option, value in {"samples": samples, "holdout": holdout}.items() if released else ():
         if value is not None:
             raise ValueError(
                 f"{name}(recipe=released) divides all images as FedRAC's code does: leave {option}={value} out."
             )
-    kept = "random" if released else holdout or "stratified"
-    division = Division(
-        name, scene, clients, each, "mixtures" if released else how, kept, 1.0 if alpha is None else alpha
-    )
+    server = "random" if released else holdout or "stratified"
+    method, evenness = "mixtures" if released else drawing, 1.0 if alpha is None else alpha
+    division = Division(name, scene, clients, images, method, server, evenness)
 
     def divide(train: Contents, _: Contents, seed: int) -> Divided:
         y = labels(train.data)
         rest = len(y) - int(np.rint(HELD * len(y)))
-        pool = rest if scene == "cla" or (scene == "dir" and samples is None) else each * clients
+        pool = rest if scene == "cla" or (scene == "dir" and samples is None) else images * clients
         if pool > rest:
             raise ValueError(
-                f"{name}: {clients} clients of {each} images on average need {pool}, and {rest} are left of the {len(y)} "
+                f"{name}: {clients} clients of {images} images on average need {pool}, and {rest} are left of the {len(y)} "
                 "for training, of which the server holds a tenth. Take fewer clients, or lower samples."
             )
         rng = np.random.default_rng(seed)
         held, parts = _released(division, y, rest, seed) if released else division.parts(y, pool, rng)
-        recipe = {
-            "version": VERSION,
-            "scene": scene,
-            "samples": each if scene == "cla" else pool // clients,
-            "recipe": how,
-            "holdout": kept,
-            **({"alpha": division.alpha} if scene == "dir" else {}),
-        }
+        average = images if scene == "cla" else pool // clients
+        recipe = {"version": VERSION, "scene": scene, "samples": average, "recipe": drawing, "holdout": server}
+        recipe |= {"alpha": division.alpha} if scene == "dir" else {}
         return Divided(parts, held=held, recipe=recipe)
 
     entry = SETS[name]
-    return papers.from_splits(
-        name,
-        entry.reads,
-        data,
-        divide,
-        {},
-        summary=SUMMARIES[name],
-        sample=entry.sample,
-        transform=Images(entry.mean, entry.std),
-        network="mlp",
-        network_options=NETWORK,
-        protocol=Protocol(
-            entry.rounds, 1, entry.batch_size, entry.lr, momentum=0.0, weight_decay=0.0, steps=entry.steps
-        ),
-        has_server_validation=True,
-        collaborative=True,
-    )
+    protocol = Protocol(entry.rounds, 1, entry.batch_size, entry.lr, momentum=0.0, weight_decay=0.0, steps=entry.steps)
+    fields = {"sample": entry.sample, "transform": Images(entry.mean, entry.std), "protocol": protocol, **TRAINED}
+    return papers.from_splits(name, entry.reads, entry.summary, data, divide, {}, **fields)
 
 
 def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list[int], list[list[int]]]:
@@ -154,8 +132,3 @@ def _released(division: Division, y: Tensor, rest: int, seed: int) -> tuple[list
     left = order[:rest]
     parts = partition.mixtures(y[left], division.clients, division.alpha, of_clients, released=True)
     return order[rest:].sort().values.tolist(), [left[part].tolist() for part in parts]
-
-
-cifar10: Callable[..., Described] = partial(_scenario, "fedsac-cifar10")
-svhn: Callable[..., Described] = partial(_scenario, "fedsac-svhn")
-fashion: Callable[..., Described] = partial(_scenario, "fedsac-fashion")

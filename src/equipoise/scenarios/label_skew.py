@@ -18,6 +18,7 @@ MANY = 50  # clients from which on a tenth of them trains in a round
 
 PROTOCOL = Protocol(rounds=60, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
 PROTOCOL_MANY = replace(PROTOCOL, rounds=100, participation=0.1)
+MEASURES = ("accuracy", "balanced", "auc")
 
 SUMMARY = "Digits of all domains; each client holds a random share of each class."
 
@@ -39,14 +40,8 @@ def scenario(
     ------
     ValueError if an option is out of its range, or leaves no partition.
     """
-    description = digits.described(
-        "digits-label-skew",
-        SUMMARY,
-        train,
-        test,
-        protocol=PROTOCOL if clients < MANY else PROTOCOL_MANY,
-        measures=("accuracy", "balanced", "auc"),
-    )
+    protocol = PROTOCOL if clients < MANY else PROTOCOL_MANY
+    description = digits.described("digits-label-skew", SUMMARY, train, test, protocol=protocol, measures=MEASURES)
     partition.check("digits-label-skew", sum(train), clients, alpha)
     least = max(1, min(10, sum(train) // (2 * clients)))
 

@@ -14,6 +14,8 @@ from equipoise.scenarios.scenario import Described, Description, Divided, Scenar
 MEAN: Final = (0.485, 0.456, 0.406)  # the usual ImageNet numbers, per channel
 STD: Final = (0.229, 0.224, 0.225)
 
+Divide = Callable[[Contents, Contents, int], Divided]  # from the training split, the test split and a seed
+
 
 def scenario(description: Description, seed: int, files: Mapping[str, Contents], made: Divided) -> Scenario:
     """A scenario that was read from ``files``, by name, with the record of what was read.
@@ -22,44 +24,35 @@ def scenario(description: Description, seed: int, files: Mapping[str, Contents],
     files. The pixels are not in it: there may be gigabytes of them, and files of one size and name rarely differ.
     """
     total = hashlib.sha256()
-    for what in sorted(files):
-        contents = files[what]
+    for file in sorted(files):
+        contents = files[file]
         # a cached file, named by times
         facts = {key: value for key, value in contents.about.items() if key != "images"}
-        about = [what, list(shape(contents.data)), list(contents.classes), contents.names, facts]
+        about = [file, list(shape(contents.data)), list(contents.classes), contents.names, facts]
         total.update(json.dumps(about, sort_keys=True, default=str).encode())
         total.update(labels(contents.data).numpy().tobytes())
-    manifest = {
-        "scenario": description.name,
-        "seed": seed,
-        "recipe": made.recipe,
-        "read": {what: {"samples": len(contents), **contents.about} for what, contents in files.items()},
-        "sha256": total.hexdigest(),
-    }
+    about_files = {file: {"samples": len(contents), **contents.about} for file, contents in files.items()}
+    manifest = {"scenario": description.name, "seed": seed, "recipe": made.recipe, "read": about_files}
+    manifest["sha256"] = total.hexdigest()
     train = files["train"].data if made.clients is None else None
     made = made if made.tests else made._replace(tests={"test": files["test"].data})
     return made.scenario(description, train, manifest)
 
 
 def from_splits(
-    name: str,
-    reads: str,
-    data: Path | None,
-    divide: Callable[[Contents, Contents, int], Divided],
-    reading: Mapping[str, Any],
-    **more: Any,
+    name: str, reads: str, summary: str, data: Path | None, divide: Divide, reading: Mapping[str, Any], **more: Any
 ) -> Described:
     """The scenario ``name`` of the training and test split of one data set.
 
     Parameters
     ----------
     reads, data : the data set, and the folder that holds it.
-    divide : from both splits and a seed to what is made of them.
+    divide : what is made of both splits.
     reading : options of the reader.
-    more : fields of the description.
+    summary, more : fields of the description.
     """
     require(data, {reads: ("train", "test")})
-    description = Description(name=name, n_classes=len(catalog.data_set(reads).classes), **more)
+    description = Description(name=name, summary=summary, n_classes=len(catalog.data_set(reads).classes), **more)
 
     def build(seed: int) -> Scenario:
         files = {split: read(reads, data, split, **reading) for split in ("train", "test")}

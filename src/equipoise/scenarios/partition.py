@@ -88,17 +88,11 @@ def by_domain(domains: Sequence[int], clients_per_domain: int, seed: int) -> lis
     domain_of = np.asarray(domains, dtype=np.int64)
     numbers, sizes = np.unique(domain_of, return_counts=True)
     if clients_per_domain < 1 or not sizes.size or clients_per_domain > sizes.min():
-        most = int(min(sizes, default=0))
-        raise _unmet(
-            "by_domain",
-            f"each client needs at least one sample: expected 1 to {most} clients per domain, found {clients_per_domain}.",
-        )
+        expected = f"expected 1 to {int(min(sizes, default=0))} clients per domain, found {clients_per_domain}."
+        raise _unmet("by_domain", f"each client needs at least one sample: {expected}")
     rng = np.random.default_rng(seed)
-    return [
-        part.tolist()
-        for number in numbers
-        for part in np.array_split(rng.permutation(np.flatnonzero(domain_of == number)), clients_per_domain)
-    ]
+    shuffled = [rng.permutation(np.flatnonzero(domain_of == number)) for number in numbers]
+    return [part.tolist() for rows in shuffled for part in np.array_split(rows, clients_per_domain)]
 
 
 def domain_samples(
@@ -303,9 +297,8 @@ def power_ramp(clients: int, exponent: float = EXPONENT) -> Shares:
     sizes do not follow a power law, whatever their name.
     """
     low, high = 0.01 ** (1 / exponent), 0.99 ** (1 / exponent)
-    b: Shares = np.linspace(low, high, clients)
-    share: Shares = b / b.sum()
-    return share
+    b = np.linspace(low, high, clients)
+    return np.asarray(b / b.sum())
 
 
 def power_sizes(
@@ -575,8 +568,7 @@ def _balanced(prior: Shares, clients: int, alpha: float, tolerance: float, patie
         return np.asarray(rng.dirichlet(alpha * prior, clients))
 
     def distance(total: Shares) -> Shares:
-        away: Shares = np.square(total / clients - prior).sum(-1)
-        return away
+        return np.asarray(np.square(total / clients - prior).sum(-1))
 
     q, tries, i = draw(), 0, 0
     while (now := distance(q.sum(0))) > tolerance:

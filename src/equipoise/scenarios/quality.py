@@ -6,6 +6,7 @@ corrupted once. What is corrupted and how strongly are options. The images are t
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -28,6 +29,8 @@ CORRUPT: Mapping[str, Corruption] = CORRUPTIONS | {"motion-blur": partial(motion
 # BatchNorm, as the networks of FedISM+ have it; it also trains with larger search distances than group normalisation.
 NETWORK = {"norm": "batch", "width": 8}
 PROTOCOL = Protocol(rounds=50, epochs=2, batch_size=32, lr=0.02, momentum=0.9, weight_decay=1e-5)
+MEASURES = ("accuracy", "balanced", "auc", "auc_ovr")
+TRAINED: Mapping[str, Any] = {"network_options": NETWORK, "protocol": PROTOCOL, "measures": MEASURES}
 
 SUMMARY = "Digits of all domains; the images of a few clients are noisy or blurred."
 
@@ -62,15 +65,7 @@ def scenario(
     """
     if corruption not in CORRUPTIONS:
         raise ValueError(unknown("corruption", corruption, CORRUPTIONS))
-    description = digits.described(
-        "digits-quality",
-        SUMMARY,
-        train,
-        test,
-        network_options=NETWORK,
-        protocol=PROTOCOL,
-        measures=("accuracy", "balanced", "auc", "auc_ovr"),
-    )
+    description = digits.described("digits-quality", SUMMARY, train, test, **TRAINED)
     partition.check("digits-quality", sum(train), clients, alpha, corrupted=corrupted)
     corrupt = CORRUPT[corruption]
     check_severity(corrupt, severity)
@@ -88,14 +83,8 @@ def scenario(
         x[bad] = corrupt(x[bad], severity, for_train)
         tests = {"clean": (clean, labels), "corrupted": (corrupt(clean, severity, for_test), labels)}
         made = {"train/x": x, "train/y": y} | {f"test/{name}/x": images for name, (images, _) in tests.items()}
-        quality = {
-            "version": VERSION,
-            "corrupted": corrupted,
-            "corruption": corruption,
-            "severity": severity,
-            "alpha": alpha,
-            "min_size": least,
-        }
+        worse = {"corrupted": corrupted, "corruption": corruption, "severity": severity}
+        quality = {"version": VERSION, **worse, "alpha": alpha, "min_size": least}
         checked, groups = made | {"test/y": labels}, qualities(clients, corrupted)
         recipe = {"quality": quality}
         return Divided(parts, tests, groups=groups, train=(x, y), checked=checked, recipe=recipe)

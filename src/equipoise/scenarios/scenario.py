@@ -161,10 +161,10 @@ class Scenario(Description):
     tested: tuple[Mapping[str, torch.Tensor], tuple[torch.Tensor | None, ...] | None] | None = None
 
     def __post_init__(self) -> None:
-        for what, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
+        for field_name, values in (("client_names", self.client_names), ("client_groups", self.client_groups)):
             if values is not None and len(values) != len(self.clients):
                 raise ValueError(
-                    f"Scenario {self.name}: {what} must have one entry per client: "
+                    f"Scenario {self.name}: {field_name} must have one entry per client: "
                     f"expected {len(self.clients)}, found {len(values)}."
                 )
         if self.tests and (strangers := sorted(set(self.client_groups or ()) - set(self.tests))):
@@ -213,12 +213,12 @@ class Scenario(Description):
         if client not in self.client_names or len(self.clients) < 2:
             raise ValueError(f"{client}: expected one of at least two clients; found {', '.join(self.client_names)}.")
         k = self.client_names.index(client)
-        kept = [m for m in range(len(self.clients)) if m != k]
+        others = [m for m in range(len(self.clients)) if m != k]
         return replace(
             self,
-            clients=tuple(self.clients[m] for m in kept),
-            client_names=tuple(self.client_names[m] for m in kept),
-            people=None if self.people is None else tuple(self.people[m] for m in kept),
+            clients=tuple(self.clients[m] for m in others),
+            client_names=tuple(self.client_names[m] for m in others),
+            people=None if self.people is None else tuple(self.people[m] for m in others),
             client_groups=None,
             client_tests=None,
             collaborative=False,
@@ -304,6 +304,7 @@ class Divided(NamedTuple):
         """The scenario of the training samples ``train``; the ``manifest`` states where they came from, and each part is added."""
         train = train if self.train is None else self.train
         names = tuple(self.names or numbered(self.groups or ["client"] * len(self.parts)))
+        clients = {name: [*map(int, part)] for name, part in zip(names, self.parts, strict=True)}
         held = {} if self.held is None else {"validation": [*map(int, self.held)]}
         return Scenario(
             **vars(description),
@@ -312,9 +313,5 @@ class Divided(NamedTuple):
             client_groups=None if self.groups is None else tuple(self.groups),
             tests=self.tests,
             server_validation=None if self.held is None else take(train, self.held),
-            manifest={
-                **manifest,
-                "clients": {name: [*map(int, part)] for name, part in zip(names, self.parts, strict=True)},
-                **held,
-            },
+            manifest={**manifest, "clients": clients, **held},
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,6 +35,7 @@ from equipoise.system import calls, tensor_files
 from equipoise.system.environment import versions
 from equipoise.system.errors import DamagedError
 from equipoise.system.files import ANYWHERE, locked, make_private, read_regular, write_atomically
+from equipoise.system.grouping import grouped
 from equipoise.system.places import own_state
 from equipoise.system.ranges import check_number
 from equipoise.system.seals import open_json, sealed_json, typed
@@ -46,6 +47,8 @@ FORMAT: Final = 4  # of both files
 LEAST = 10  # training rows of a category or a bin whose count leaves a site
 SITE = "site"  # the one client of a table
 
+Codes = NDArray[np.int64]
+Cells = Mapping[str, Codes]  # by the number of a column's name
 Rows = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 
@@ -196,7 +199,7 @@ def site_sums(
         )
     _require_apart(Path(data), options, own, rows, least)
     sums = add_up_all(own.inputs, [rows])
-    numbers = {name: np.unique(each.points, return_counts=True)[1] for name, each in sums.items()}
+    numbers = {name: np.unique(column.points, return_counts=True)[1] for name, column in sums.items()}
     if telling := [name for name, counts in numbers.items() if len(counts) == 2 and not enough(counts.min(), least)]:
         log.warning(
             "%s: column%s %s: two numbers, of which fewer than %d rows have one, and the sum tells how many. If that must not leave this "
@@ -204,17 +207,14 @@ def site_sums(
             *(data, "s" * (len(telling) > 1), listed(telling), least, CATEGORY),
         )
     values = {name: _words([words[row] for row in rows], least) for name, words in own.attributes.items()}
+    draw = {"least": least, "seed": seed, "test": test, "rows": len(rows), "validation": validation}
     return {
         "format": FORMAT,
         "options": {name: options[name] for name in AGREED if options.get(name)},
-        "columns": {name: _content(each.suppressed(least)) for name, each in sums.items()},
+        "columns": {name: _content(column.suppressed(least)) for name, column in sums.items()},
         "label": _content(_label(own, rows, least)),
-        "values": {name: _content(each) for name, each in values.items()},
-        "least": least,
-        "seed": seed,
-        "test": test,
-        "rows": len(rows),
-        "validation": validation,
+        "values": {name: _content(counts) for name, counts in values.items()},
+        **draw,
         "site": site if validation else None,
         "versions": versions(),
     }
@@ -237,26 +237,25 @@ def join(sums: Mapping[str, Mapping[str, Any]]) -> SharedSchema:
     """
     reference = _require_joinable(sums)
     schema = Schema.of(reference["options"]["columns"])
-    parts = [{name: Sums(**column) for name, column in each["columns"].items()} for each in sums.values()]
-    label = Sums.over([Sums(**each["label"]) for each in sums.values()])
+    sites = [*sums.values()]
+    parts = [{name: Sums(**column) for name, column in site["columns"].items()} for site in sites]
+    label = Sums.over([Sums(**site["label"]) for site in sites])
     regression = str(reference["options"].get("task", "")).startswith("regression")
     classes = () if regression else ordered(filter(None, label.words))
     if not regression and len(classes) < 2:
         raise DataError(
             f"{listed(sums)}: fewer than two classes have as many training rows as a site names: {classes}."
         )
-    values = {
-        name: ordered({word for each in sums.values() for word in each["values"][name]["words"] if word})
-        for name in reference["values"]
-    }
-    rows = tuple(int(each["rows"]) for each in sums.values())
+    words = {name: {word for site in sites for word in site["values"][name]["words"]} for name in reference["values"]}
+    values = {name: ordered(filter(None, words_of_sites)) for name, words_of_sites in words.items()}
+    rows = tuple(int(site["rows"]) for site in sites)
     columns = {name: Sums.over([part[name] for part in parts]) for name in schema.names}
     categories = {name: {word for part in parts for word in part[name].words} for name in schema.names}
     _require_one_spelling({"class": classes, **values, **categories}, schema.names)
     coder = Coder(schema, learn(schema, columns))
     centre, scale = label.mean, label.deviation or 1.0
-    sites = tuple(str(each["site"]) for each in sums.values() if each["site"])
-    draw = reference["seed"], reference["test"], reference["validation"], sites
+    names = tuple(str(site["site"]) for site in sites if site["site"])
+    draw = reference["seed"], reference["test"], reference["validation"], names
     return SharedSchema(coder, classes, values, centre, scale, dict(reference["options"]), rows, *draw)
 
 
@@ -270,50 +269,50 @@ def _require_joinable(sums: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any
         raise DataError(f"{listed(twice)}: the same sums as another file. Give those of every site once.")
     same = ("options", "seed", "test", "validation")
     if different := [name for name, other in others if any(other.get(key) != reference[key] for key in same)]:
-        every = set[str]().union(*(each["columns"] for each in sums.values()))
-        lost = {name: ordered(every - each["columns"].keys()) for name, each in sums.items()}
+        every = set[str]().union(*(site["columns"] for site in sums.values()))
+        lost = {name: ordered(every - site["columns"].keys()) for name, site in sums.items()}
         lacks = [f" {name} has no sums of {listed(columns)}." for name, columns in lost.items() if columns]
         raise DataError(
             f"{listed(different)}: made with other options than {first}.{''.join(lacks[:10])} All sites need the same file for --config, and "
             "the same --seed."
         )
     if empty := [column for column in reference["columns"] if len(lacking(sums, column)) == len(sums)]:
-        said = ", ".join(f'{key_of(column)} = {{ kind = "{LEFT_OUT}" }}' for column in empty)
+        lines = ", ".join(f'{key_of(column)} = {{ kind = "{LEFT_OUT}" }}' for column in empty)
         raise DataError(
             f"{noun('column', len(empty))} {listed(empty)}: no site has {reference['least']} training cells or more that are not missing. Write in "
-            f"the file of all sites, below [columns]: {said}. Then make the sums again."
+            f"the file of all sites, below [columns]: {lines}. Then make the sums again."
         )
     return reference
 
 
 def _require_one_spelling(names: Mapping[str, Iterable[str]], columns: Sequence[str]) -> None:
     """Require names that a reader can distinguish, and that are not the same number, except in ``columns``."""
-    for what, words in names.items():
+    for name, words in names.items():
         spelled = sorted(filter(None, words))
-        same_number = [] if what in columns else same_numbers(spelled)
+        same_number = [] if name in columns else same_numbers(spelled)
         if pairs := [*twins(spelled), *(group[:2] for group in same_number)]:
-            said = listed(f"{a!r} and {b!r}" for a, b in pairs)
+            spellings = listed(f"{a!r} and {b!r}" for a, b in pairs)
             raise DataError(
-                f"{what}: {said} differ only in capital letters, spaces or zeros between sites. Write them in one way."
+                f"{name}: {spellings} differ only in capital letters, spaces or zeros between sites. Write them in one way."
             )
 
 
 def lacking(sums: Mapping[str, Mapping[str, Any]], column: str) -> list[str]:
     """The sites that give no sums of a column, as every training cell is missing there, or all but a few are."""
-    return [name for name, each in sums.items() if not each["columns"][column]["present"]]
+    return [name for name, site in sums.items() if not site["columns"][column]["present"]]
 
 
 def unlike_sites(sums: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Notes on columns that are in another unit at a site, from the sums of each, by its name."""
     notes: list[str] = []
     for feature in Schema.of(next(iter(sums.values()))["options"]["columns"]).features:
-        of_sites = {name: Sums(**each["columns"][feature.name]) for name, each in sums.items()}
-        of_sites = {name: each for name, each in of_sites.items() if enough(each.present, LEAST)}
+        of_sites = {name: Sums(**site["columns"][feature.name]) for name, site in sums.items()}
+        of_sites = {name: column for name, column in of_sites.items() if enough(column.present, LEAST)}
         if feature.kind == CATEGORY:
-            notes += unlike_words(feature.name, {name: each.words for name, each in of_sites.items()}, "site")
+            notes += unlike_words(feature.name, {name: column.words for name, column in of_sites.items()}, "site")
         elif feature.kind == NUMBER and feature.scaling != "log":
-            many = np.array([len({point for each in of_sites.values() for point in each.points}) >= DIFFERENT])
-            quantiles = {name: np.array(each.quantile(*SHARES))[:, None] for name, each in of_sites.items()}
+            many = np.array([len({point for column in of_sites.values() for point in column.points}) >= DIFFERENT])
+            quantiles = {name: np.array(column.quantile(*SHARES))[:, None] for name, column in of_sites.items()}
             notes += unlike([feature.name], quantiles, "site", many) if quantiles else []
     return shortened(notes)
 
@@ -378,7 +377,7 @@ def _words(words: Sequence[str], least: int) -> Sums:
 
 
 # the rows whose sums left this machine: the difference of sums of nearly the same rows is about few people
-def row_codes(cells: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> NDArray[np.int64]:
+def row_codes(cells: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> Codes:
     """A number for each of some rows of a table [n], from all its cells in any order of columns; the second of two equal rows has its own."""
     names, seen, codes = sorted(cells), Counter[str](), list[int]()
     for row in rows:
@@ -388,18 +387,12 @@ def row_codes(cells: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> NDArra
     return np.array(codes, np.int64)
 
 
-def cell_codes(cells: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+def cell_codes(cells: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, Codes]:
     """A number for each cell of some rows of a table [n], by that of its column's name: however capitals, spaces and zeros are written."""
     return {str(_code(_plain(name))): np.array([_code(_plain(cells[name][row])) for row in rows]) for name in cells}
 
 
-def require_apart(
-    rows: NDArray[np.int64],
-    cells: Mapping[str, NDArray[np.int64]],
-    people: Sequence[str] | None,
-    least: int,
-    source: str,
-) -> None:
+def require_apart(rows: Codes, cells: Cells, people: Sequence[str] | None, least: int, source: str) -> None:
     """Store the rows of which sums leave, unless sums of fewer than ``least`` people follow from these and all that left before.
 
     Parameters
@@ -434,7 +427,7 @@ def require_apart(
         if (sums[1:] == sums[0]).all(1).any():
             return
         person = np.array([*whom.values()], np.int64)
-        now, before_now = (exposed(each, np.arange(len(every)), person, least) for each in (sums, sums[1:]))
+        now, before_now = (exposed(given, np.arange(len(every)), person, least) for given in (sums, sums[1:]))
         if (now & ~before_now).any():
             raise DataError(
                 f"{source}: these sums, with those that were made here before, would tell of fewer than {least} people. Give an earlier file "
@@ -446,24 +439,17 @@ def require_apart(
         tensor_files.write(folder / f"{name}.safetensors", tensors, private=True)
 
 
-def _matched(
-    rows: NDArray[np.int64],
-    cells: Mapping[str, NDArray[np.int64]],
-    past: NDArray[np.int64],
-    past_cells: Mapping[str, NDArray[np.int64]],
-) -> NDArray[np.int64]:
+def _matched(rows: Codes, cells: Cells, past: Codes, past_cells: Cells) -> Codes:
     """The numbers of rows [n], of those that are among the ``past`` ones [m] theirs."""
     common = [name for name in cells if name in past_cells]
     if 2 * len(common) <= max(len(cells), len(past_cells) - 2):  # which has rows and people, too
         return rows
     table = np.stack([np.concatenate([past_cells[name], cells[name]]) for name in common], 1)
     kinds = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).tolist()
-    same, left = {*rows.tolist()} & {*past.tolist()}, defaultdict[int, list[int]](list)
-    for kind, row in zip(kinds, past.tolist(), strict=False):
-        if row not in same:
-            left[kind].append(row)
+    same = {*rows.tolist()} & {*past.tolist()}
+    left = grouped((kind, row) for kind, row in zip(kinds, past.tolist(), strict=False) if row not in same)
     pairs = zip(kinds[len(past) :], rows.tolist(), strict=True)
-    return np.array([left[kind].pop() if row not in same and left[kind] else row for kind, row in pairs], np.int64)
+    return np.array([left[kind].pop() if row not in same and left.get(kind) else row for kind, row in pairs], np.int64)
 
 
 def _plain(cell: Any) -> str:

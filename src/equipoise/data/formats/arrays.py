@@ -172,6 +172,11 @@ def from_arrays(
     )
 
 
+def _laid_out(own: UserData, form: str) -> UserData:
+    """The same data, of which the files have another form than one with arrays."""
+    return replace(own, layout=f"{form}: {own.layout.removeprefix('arrays: ')}")
+
+
 def joined_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
     """The samples of all clients one after another, and whose each is; also the parts of the data, where some have a name."""
     splits, names, samples, labels = zip(*parts, strict=True) if parts else ((), (), (), ())
@@ -340,7 +345,7 @@ def from_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserDa
     if problems:
         raise DataError(together(folder, problems))
     own = from_arrays(folder, joined_clients(parts), replace(columns, image=None, label=None), file_totals(files))
-    return replace(own, layout=f"a file per client and part: {own.layout.removeprefix('arrays: ')}")
+    return _laid_out(own, "a file per client and part")
 
 
 def _conversion(folder: Path, path: Path) -> str:
@@ -371,8 +376,8 @@ def matlab(path: Path, columns: Columns) -> UserData:
             f"{path} is a MATLAB file of version 7.3, which is not read. Save it in MATLAB as one of version 7: load('{path.name}'); save('{path.stem}-v7.mat', '-v7')"
         )
     _check_unpacked(path)
-    names, content = read_matlab(path, lambda names: named(path, names, columns).values(), mat_dtype=True)
-    used, notes = named(path, names, columns), list[str]()
+    names, used, content = read_matlab(path, lambda names: named(path, names, columns), mat_dtype=True)
+    notes = list[str]()
     arrays = {name: _plain(path, name, content[name]) for name in used.values()}
     # MATLAB has no arrays of one side, and its whole numbers are doubles as a rule
     for name in {*used.values()} - {used["x"]}:
@@ -459,10 +464,8 @@ def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]])
     problems += _different(((f"user {user}", x) for _, user, x, _ in users if len(x)), typed=False)
     if problems:
         raise DataError(together(path, problems) + TEXT * ("text" in map(key_of, problems)))
-    arrays = joined_clients(users)
-    own = from_arrays(path, arrays, columns, file_totals([file for _, file in parts]))
-    layout = f"users of LEAF, {plural(len(parts), 'file')}: {own.layout.removeprefix('arrays: ')}"
-    return replace(own, layout=layout)
+    own = from_arrays(path, joined_clients(users), columns, file_totals([file for _, file in parts]))
+    return _laid_out(own, f"users of LEAF, {plural(len(parts), 'file')}")
 
 
 def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:

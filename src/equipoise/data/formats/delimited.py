@@ -71,7 +71,6 @@ class Delimited:
     spaced : whether blanks after a separator are no part of a cell.
     head : the cells of the first rows, of a small table all.
     notes : sentences about what was left out.
-    header : which record is the header.
     declared : whether the user gave ``decimal``, so that a point cannot be between thousands.
     codes, rounds : columns with cells such as 007 or 1E1, or 45.000, below the first rows.
     """
@@ -87,7 +86,6 @@ class Delimited:
     spaced: bool
     head: Sequence[Sequence[str]] = ()
     notes: tuple[str, ...] = ()
-    header: int = 0
     declared: bool = False
     codes: frozenset[int] = frozenset()
     rounds: frozenset[int] = frozenset()
@@ -345,7 +343,7 @@ def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:
     left_out: dict[str, list[str]] = {COMMENTS: [f"{above} above the header"] * bool(above), REPEATS: [], EMPTY: []}
     ragged, trailing = list[tuple[int, int]](), False
     rows, head, row, codes, rounds = array("q"), list[list[str]](), header, set[int](), set[int]()
-    n, at = len(header), skipped[-1] if header else 0
+    n = len(header)
     most = max(LEAST, min(FIRST, CHUNK // (n + 1)))
     check_bytes(path, n * (ROW + 8 * most))
     names = _names(path, header)
@@ -378,7 +376,7 @@ def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:
     # lines in a cell end as pandas gives them
     head = [[cell.replace("\r\n", "\n").replace("\r", "\n") for cell in row] for row in head]
     head = [row + [""] * (n + trailing - len(row)) for row in head]
-    table = replace(table, names=names, lines=rows, skipped=tuple(skipped), width=n + trailing, header=at)
+    table = replace(table, names=names, lines=rows, skipped=tuple(skipped), width=n + trailing)
     if _open(row):
         raise table.open_quotes()
     return replace(table, head=head, notes=tuple(notes), codes=frozenset(codes), rounds=frozenset(rounds))
@@ -414,10 +412,15 @@ def _names(path: Path, header: Sequence[str]) -> tuple[str, ...]:
     given = {*stripped}
     numbered = [f"Unnamed: {k}{'.1' * (f'Unnamed: {k}' in given)}" for k in range(len(stripped))]
     names = tuple(name or number for name, number in zip(stripped, numbered, strict=True))
+    require_different(names, path)
+    return names
+
+
+def require_different(names: Sequence[str], source: Path | str) -> None:
+    """Require columns of different names."""
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
         lone = "one of each" if len(doubled) > 1 else "one"
-        raise DataError(f"{path}: two columns are called {listed(map(repr, doubled))}. Rename {lone}.")
-    return names
+        raise DataError(f"{source}: two columns are called {listed(map(repr, doubled))}. Rename {lone}.")
 
 
 def _ragged(path: Path, n: int, ragged: Sequence[tuple[int, int]], rows: int) -> str:

@@ -140,16 +140,12 @@ def read(
     person = numbered(people, sorted({*people})) if 0 < len({*people}) < n else None
     label = str(used["label"])
     truth = words(label, "label") if not columns.regression else ()
-    classes: tuple[str, ...] = ()
+    classes = ordered(truth)
     scores: NDArray[np.float64] | None = None
     about: Positive | None = None
-    y: NDArray[Any]
-    predicted: NDArray[Any]
-    if columns.regression:
-        y, predicted = (numbers(str(name)) for name in (label, prediction))
-    else:
-        classes = ordered(truth)
-        y, predicted = numbered(truth, classes), np.zeros(n, np.int64)
+    y: NDArray[Any] = numbers(label) if columns.regression else numbered(truth, classes)
+    predicted: NDArray[Any] = numbers(str(prediction)) if columns.regression else np.zeros(n, np.int64)
+    if not columns.regression:
         with _collecting(problems):
             about = _positive(positive, classes, f"{what}, column {label}", probability)
         if probability is not None:

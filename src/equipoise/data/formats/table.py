@@ -70,9 +70,7 @@ class Frame:
     def of(frame: pd.DataFrame, source: str) -> Frame:
         """A frame of pandas, whose columns have different names, without blanks around them."""
         frame = frame.set_axis([str(name).strip() for name in frame.columns], axis=1)
-        if not frame.columns.is_unique:
-            doubled = frame.columns[frame.columns.duplicated()][0]
-            raise DataError(f"{source}: two columns are called {doubled!r}. Rename one.")
+        delimited.require_different([*frame.columns], source)
         return Frame(tuple(frame.columns), len(frame), frame.__getitem__, source)
 
     def __len__(self) -> int:
@@ -268,7 +266,10 @@ def from_table(
     if "path" in named:
         rows = _needed(file, cells[named["path"]], notes)
     if columns.unlabelled and "label" in named:
-        rows = _labelled(file, cells[named["label"]], rows, columns, notes)
+        labels = cells[named["label"]]
+        present = np.array([is_present(labels[k], columns) for k in rows.tolist()], bool)
+        notes.append(f"{file}: {(~present).sum():,} of {len(rows):,} rows have no label, and are left out.")
+        rows = rows[present]
     if len(rows) < len(table):
         cells = {name: [every[k] for k in rows.tolist()] for name, every in cells.items()}
 
@@ -327,16 +328,6 @@ def _require_options(what: str, columns: Columns, header: Sequence[str], named: 
             raise DataError(
                 f"{what}: keep={name} cannot make an input of the column of the {role}. Leave it out, or copy the column under another name."
             )
-
-
-def _labelled(
-    file: str, labels: Sequence[Any], rows: NDArray[np.int64], columns: Columns, notes: list[str]
-) -> NDArray[np.int64]:
-    """The rows that have a label."""
-    present = np.array([is_present(labels[k], columns) for k in rows.tolist()], bool)
-    notes.append(f"{file}: {(~present).sum():,} of {len(rows):,} rows have no label, and are left out.")
-    labelled: NDArray[np.int64] = rows[present]
-    return labelled
 
 
 def is_present(cell: Any, columns: Columns) -> bool:

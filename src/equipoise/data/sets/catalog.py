@@ -11,7 +11,7 @@ import torch
 from equipoise.data.contents import Contents, DataError
 from equipoise.data.locations import MISSING, Files, digest, existing, find, holds, plain, where_from
 from equipoise.data.memory_mapped import labels
-from equipoise.data.sets import cifar, class_folders, digits, isic, retina, rsna
+from equipoise.data.sets import cifar, digits, image_lists, isic, retina, rsna
 from equipoise.data.sets.download import Address
 from equipoise.system.suggestions import some, unknown
 
@@ -32,7 +32,7 @@ class Count:
     classes: tuple[int, ...] | None = None
 
 
-def each(*classes: int) -> Count:
+def counted(*classes: int) -> Count:
     """A count by class."""
     return Count(sum(classes), classes)
 
@@ -98,8 +98,8 @@ SETS: dict[str, DataSet] = {
         used_by="FedHEAL (Digits)",
         classes=digits.DIGITS,
         splits={
-            "train": each(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
-            "test": each(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+            "train": counted(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+            "test": counted(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
         },
         size="11.6 MB",
         source="plain addresses; or torchvision's MNIST; or ylecun/mnist on Hugging Face, as idx files",
@@ -122,8 +122,8 @@ SETS: dict[str, DataSet] = {
         used_by="FedHEAL (Digits)",
         classes=digits.DIGITS,
         splits={
-            "train": each(1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644),
-            "test": each(359, 264, 198, 166, 200, 160, 170, 147, 166, 177),
+            "train": counted(1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644),
+            "test": counted(359, 264, 198, 166, 200, 160, 170, 147, 166, 177),
         },
         size="8.4 MB",
         source="plain addresses (the LIBSVM collection); or torchvision's USPS",
@@ -142,9 +142,9 @@ SETS: dict[str, DataSet] = {
         used_by="FedHEAL (Digits), FedSAC",
         classes=digits.DIGITS,
         splits={
-            "train": each(4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
-            "test": each(1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
-            "extra": each(45550, 90560, 74740, 60765, 50633, 53490, 41582, 43997, 35358, 34456),
+            "train": counted(4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
+            "test": counted(1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595),
+            "extra": counted(45550, 90560, 74740, 60765, 50633, 53490, 41582, 43997, 35358, 34456),
         },
         size="246 MB, and 1.3 GB for extra",
         source="plain addresses; or torchvision's SVHN",
@@ -169,8 +169,8 @@ SETS: dict[str, DataSet] = {
         source="Kaggle: prasunroy/synthetic-digits; or the FedHEAL authors' own bundle, see their README",
         terms="those of its Kaggle page; backgrounds from COCO",
         places=("syn", "synthetic_digits"),
-        read=class_folders.syn,
-        needs=class_folders.SYN,
+        read=image_lists.syn,
+        needs=image_lists.SYN,
     ),
     "synth": DataSet(
         title="synthetic digits of Ganin and Lempitsky (2015)",
@@ -188,7 +188,7 @@ SETS: dict[str, DataSet] = {
         title="CIFAR-10",
         used_by="FedSAC",
         classes=cifar.CLASSES,
-        splits={"train": each(*(5000,) * 10), "test": each(*(1000,) * 10)},
+        splits={"train": counted(*(5000,) * 10), "test": counted(*(1000,) * 10)},
         size="170 MB",
         source="plain address (the Python version); or torchvision's CIFAR10",
         terms="none stated",
@@ -196,24 +196,13 @@ SETS: dict[str, DataSet] = {
         read=cifar.read,
         needs=cifar.FILES,
         astray=cifar.astray,
-        files=(
-            Address(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-                cifar.ARCHIVE,
-                170498071,
-                "c58f30108f718f92721af3b95e74349a",
-                unpack=tuple(
-                    f"{cifar.FOLDER}/{file}" for file in (*cifar.NAMES["train"], *cifar.NAMES["test"], cifar.META)
-                ),
-                inside=cifar.MD5,
-            ),
-        ),
+        files=(cifar.ADDRESS,),
     ),
     "fashion-mnist": DataSet(
         title="Fashion-MNIST",
         used_by="FedSAC",
         classes=digits.CLOTHES,
-        splits={"train": each(*(6000,) * 10), "test": each(*(1000,) * 10)},
+        splits={"train": counted(*(6000,) * 10), "test": counted(*(1000,) * 10)},
         size="31 MB",
         source="plain addresses (the authors' repository); or torchvision's FashionMNIST; or apt-get install dataset-fashion-mnist",
         terms="MIT",
@@ -234,19 +223,19 @@ SETS: dict[str, DataSet] = {
     "office-caltech10": DataSet(
         title="Office-Caltech10",
         used_by="FedHEAL (Office-Caltech)",
-        classes=class_folders.OFFICE,
+        classes=image_lists.OFFICE,
         splits={
-            "amazon": each(92, 82, 94, 99, 100, 100, 99, 100, 94, 98),
-            "caltech": each(151, 110, 100, 138, 85, 128, 133, 94, 87, 97),
-            "dslr": each(12, 21, 12, 13, 10, 24, 22, 12, 8, 23),
-            "webcam": each(29, 21, 31, 27, 27, 30, 43, 30, 27, 30),
+            "amazon": counted(92, 82, 94, 99, 100, 100, 99, 100, 94, 98),
+            "caltech": counted(151, 110, 100, 138, 85, 128, 133, 94, 87, 97),
+            "dslr": counted(12, 21, 12, 13, 10, 24, 22, 12, 8, 23),
+            "webcam": counted(29, 21, 31, 27, 27, 30, 43, 30, 27, 30),
         },
         size="about 100 MB",
         source="Hugging Face: office_caltech_10_dataset.zip of Jemary/FedBN_Dataset",
         terms="for research; no licence stated",
-        places=class_folders.OFFICE_FOLDERS,
-        read=class_folders.office,
-        needs=class_folders.OFFICE_FILES,
+        places=image_lists.OFFICE_FOLDERS,
+        read=image_lists.office,
+        needs=image_lists.OFFICE_FILES,
     ),
     "retina": DataSet(
         title="Retina, as SSL-FL prepared it",
@@ -292,7 +281,7 @@ SETS: dict[str, DataSet] = {
         terms="CC BY-NC 4.0",
         places=("ISIC2019_20", *isic.FOLDERS, isic.TRUTH),
         read=isic.read,
-        whole=each(4522, 12875, 3323, 867, 2624, 239, 253, 628),
+        whole=counted(4522, 12875, 3323, 867, 2624, 239, 253, 628),
     ),
 }
 

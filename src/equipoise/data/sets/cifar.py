@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError, explain_damage
 from equipoise.data.locations import facts, find
+from equipoise.data.sets.download import Address
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDER, ARCHIVE, META = "cifar-10-batches-py", "cifar-10-python.tar.gz", "batches.meta"
@@ -23,6 +24,9 @@ MD5 = (  # of the files of NAMES, as torchvision gives them
     "c99cafc152244af753f735de768cd75f", "d4bba439e000b95fd0a9bffe97cbabec", "54ebc095f3ab1f0389bbae665268c751",
     "634d18415352ddfa80567beed471001a", "482c414d41f54cd18b22e5b47cb7c3cb", "40351d587109b95175f43aff81a1287e",
 )  # fmt: skip
+URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
+INSIDE = tuple(f"{FOLDER}/{name}" for name in (*NAMES["train"], *NAMES["test"], META))
+ADDRESS = Address(URL, ARCHIVE, 170498071, "c58f30108f718f92721af3b95e74349a", unpack=INSIDE, inside=MD5)
 GLOBALS: dict[tuple[str, str], Any] = {  # all that an array of numbers needs; a name is looked up here and nowhere else
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,

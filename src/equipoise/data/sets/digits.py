@@ -27,7 +27,7 @@ FOLDERS = {"mnist": ("MNIST/raw", "MNIST"), "fashion-mnist": ("FashionMNIST/raw"
 def _files(stem: str, folders: Sequence[str]) -> Files:
     """Images and labels of a split, packed or not."""
     ends = [f"{at}/{stem}-{{}}-ubyte{end}" for at in folders for end in ("", ".gz")]
-    return tuple(tuple(end.format(what) for end in ends) for what in ("images-idx3", "labels-idx1"))
+    return tuple(tuple(end.format(kind) for end in ends) for kind in ("images-idx3", "labels-idx1"))
 
 
 IDX = {name: {"train": _files("train", at), "test": _files("t10k", at)} for name, at in FOLDERS.items()}
@@ -100,7 +100,7 @@ SYNTH = {
 def read_mat(paths: Sequence[Path]) -> Contents:
     """Images uint8 [n, 3, 32, 32] of one file: ``X`` uint8 [H, W, 3, n], the images last, and ``y`` [n, 1], where 10 is the digit 0."""
     (path,) = paths
-    _, content = read_matlab(path, lambda names: ("X", "y"))
+    *_, content = read_matlab(path, lambda _: {"images": "X", "digits": "y"})
     if missing := sorted({"X", "y"} - content.keys()):
         raise DataError(f"{path}: expected the variables X and y; {missing[0]!r} is missing. Get it again.")
     images, digits = content["X"], content["y"].reshape(-1)

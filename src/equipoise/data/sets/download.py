@@ -1,6 +1,5 @@
 """Fetch a file from a plain address: whole and checked, or not at all."""
 
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -108,9 +107,8 @@ def _fetch(address: Address, path: Path, on_bytes: Callable[[int], object]) -> N
             def close(answer: requests.Response, *_: Any, **__: Any) -> None:
                 stack.callback(answer.close)
 
-            load = pooch.HTTPDownloader(
-                _Progress(address, on_bytes), CHUNK, headers=HEADERS, timeout=TIMEOUT, hooks={"response": close}
-            )
+            progress, hooks = _Progress(address, on_bytes), {"response": close}
+            load = pooch.HTTPDownloader(progress, CHUNK, headers=HEADERS, timeout=TIMEOUT, hooks=hooks)
             part = stack.enter_context(tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=path.parent))
             made = pooch.retrieve(address.url, f"md5:{address.md5}", path.name, part, downloader=load)
             Path(made).replace(path)
@@ -137,6 +135,5 @@ def _unpack(archive: Path, names: tuple[str, ...]) -> None:
             for name in names:
                 source = tar.extractfile(name)
                 assert source is not None  # of an archive with the published checksum
-                with source, (inside / Path(name).name).open("wb") as file:
-                    shutil.copyfileobj(source, file)
+                (inside / Path(name).name).write_bytes(source.read())
         inside.replace(folder)

@@ -1,4 +1,4 @@
-"""Lists of images as data sets ship them: CSV files, id lists, and draws of a test part where none is shipped."""
+"""Images as data sets ship them: listed in files, with draws of a test part where none is shipped, or in one folder per class."""
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from equipoise.data.contents import Contents, DataError, explain_damage, lines
 from equipoise.data.decoding import decoded
+from equipoise.data.locations import entries, plain
 from equipoise.data.memory_mapped import Mapped
+from equipoise.data.sets.digits import DIGITS
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 
@@ -142,19 +144,18 @@ def divided(
     """
     shuffled = _shuffled(classes, rng)
     if group is None:
-        test_names = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
+        tested = {name for names in shuffled.values() for name in names[: _ceil(test, len(names))]}
     else:
         members = grouped((group(name), name) for name in sorted(classes))
         keys = sorted(members)
-        test_names = set()
+        tested = set()
         for k in rng.permutation(len(keys)):
-            if len(test_names) >= _ceil(test, len(classes)):
-                break
-            test_names |= set(members[keys[k]])
+            if len(tested) < _ceil(test, len(classes)):
+                tested.update(members[keys[k]])
     ordered = {name: k for k, names in shuffled.items() for name in names}
     return {
-        "train": {name: k for name, k in ordered.items() if name not in test_names},
-        "test": {name: k for name, k in ordered.items() if name in test_names},
+        "train": {name: k for name, k in ordered.items() if name not in tested},
+        "test": {name: k for name, k in ordered.items() if name in tested},
     }
 
 
@@ -167,3 +168,57 @@ def _shuffled(classes: Mapping[str, int], rng: np.random.Generator) -> dict[int,
     names: NDArray[np.str_] = np.array(sorted(classes))
     y = np.array([classes[name] for name in names.tolist()])
     return {int(k): rng.permutation(names[y == k]).tolist() for k in np.unique(y)}
+
+
+# images in one folder per class: the synthetic digits of Roy et al. (2018), and Office-Caltech10
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's ImageFolder
+OFFICE = (
+    "back_pack", "bike", "calculator", "headphones", "keyboard", "laptop_computer", "monitor", "mouse", "mug", "projector",
+)  # fmt: skip
+ALSO = {"laptop": "laptopcomputer"}  # what other copies call a class
+OFFICE_FOLDERS = ("office_caltech_10", "office_caltech", "OfficeCaltechDomainAdaptation/images")
+DOMAINS = {"amazon": ("amazon",), "caltech": ("caltech", "caltech10"), "dslr": ("dslr",), "webcam": ("webcam",)}
+OFFICE_FILES = {
+    domain: (tuple(f"{at}/{name}" for at in OFFICE_FOLDERS for name in names),) for domain, names in DOMAINS.items()
+}
+SYN = {  # the folder of the first class
+    split: ((f"syn/{ours}/0", f"synthetic_digits/{theirs}/0", f"syn/{theirs}/0"),)
+    for split, ours, theirs in (("train", "train", "imgs_train"), ("test", "val", "imgs_valid"))
+}
+
+
+def syn(paths: Sequence[Path]) -> Contents:
+    """SYN of FedHEAL: images uint8 [n, 3, 32, 32] of the folder of the first class and those beside it."""
+    return _read("syn", paths[0].parent, DIGITS, 32)
+
+
+def office(paths: Sequence[Path], side: int = 192) -> Contents:
+    """Office-Caltech10: all images of the folder of one domain, uint8 [n, 3, side, side], sorted by class and file name."""
+    return _read("office-caltech10", paths[0], OFFICE, side)
+
+
+def _read(name: str, folder: Path, classes: Sequence[str], side: int) -> Contents:
+    """Images of a folder with one folder per class, whose names are compared without case and underscores."""
+    folders = filter(Path.is_dir, entries(folder))
+    by_class = grouped((ALSO.get(plain(entry.name), plain(entry.name)), entry) for entry in folders)
+    keys = {plain(label): label for label in classes}
+    twice = [" and ".join(path.name for path in paths) for paths in by_class.values() if len(paths) > 1]
+    wrong = {
+        "missing": [label for key, label in keys.items() if key not in by_class],
+        "unknown": [paths[0].name for key, paths in by_class.items() if key not in keys],
+        "one class in two folders": twice,
+    }
+    if any(wrong.values()):
+        problems = "; ".join(f"{fault}: {', '.join(names)}" for fault, names in wrong.items() if names)
+        raise DataError(f"{folder}: expected one folder per class, {', '.join(classes)}; {problems}.")
+    class_of = {path: k for k, key in enumerate(keys) for path in _images(by_class[key][0])}
+    chosen = {str(path.relative_to(folder)): k for path, k in class_of.items()}
+    return contents(f"{name} {folder.name}", [*class_of], chosen, classes, side, {})
+
+
+def _images(folder: Path) -> list[Path]:
+    """Image files of a folder in the order of their names."""
+    files = [entry for entry in entries(folder) if entry.suffix.lower() in ENDINGS]
+    if not files:
+        raise DataError(f"{folder}: expected images ({', '.join(ENDINGS[:3])}, ...), found none.")
+    return files

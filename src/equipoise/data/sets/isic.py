@@ -47,10 +47,9 @@ def read(root: Path, split: str, *, lists: str | Path | None = None, seed: int =
         truth = located(NAME, root, (*(f"{name}/{TRUTH}" for name in FOLDERS), TRUTH, f"{READY}/train/clean"))
         folder = truth.parent / "ISIC_2019_Training_Input"
     truths = {} if truth is None else labelled(truth)
-    about: dict[str, Any]
     if lists is None:
         classes = divided(truths, TEST, np.random.default_rng([seed, 3]))[split]
-        about = {"test": TEST, "seed": seed, **facts([truth] if truth else [])}
+        about: dict[str, Any] = {"test": TEST, "seed": seed, **facts([truth] if truth else [])}
     else:
         path = Path(lists).expanduser() / f"{split}.csv"
         classes = ids(path, len(CLASSES))

@@ -49,10 +49,9 @@ def read(
         folder = located(NAME, root, (*SHIPPED, KAGGLE[0])).parent
         lists = "5_clients/split_*/client_*.csv"
         return read_shipped(NAME, folder, split, CLASSES, lists, side, load=array)
-    classes = {}
-    for row in table(grades, ("image", "level")):
-        grade = label(row["level"], GRADES, f"{grades}: {row['image']}")
-        classes[row["image"]] = int(grade >= positive_from)
+    rows = table(grades, ("image", "level"))
+    levels = {row["image"]: label(row["level"], GRADES, f"{grades}: {row['image']}") for row in rows}
+    classes = {name: int(level >= positive_from) for name, level in levels.items()}
     if not classes:
         raise DataError(f"{grades}: expected images under the header image,level; found none.")
     chosen = divided(classes, test, np.random.default_rng([seed, 1]), group=lambda name: name.split("_")[0])[split]

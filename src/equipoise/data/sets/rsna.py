@@ -103,11 +103,10 @@ def loader(window: str) -> Load:
 
 
 Chosen = Mapping[str, Mapping[str, int]]  # classes by id of each split
+Selection = tuple[Chosen, dict[str, Any]]  # and what to record
 
 
-def selected(
-    table: Path, lists: str | Path | None, n: int, seed: int, group_by: str | None
-) -> tuple[Chosen, dict[str, Any]]:
+def selected(table: Path, lists: str | Path | None, n: int, seed: int, group_by: str | None) -> Selection:
     """The slices of each split, and what to record."""
     if lists is not None:
         return _listed(lists, group_by)
@@ -120,7 +119,7 @@ def selected(
     return drawn, {**draw, **facts([table])}
 
 
-def _listed(lists: str | Path, group_by: str | None) -> tuple[Chosen, dict[str, Any]]:
+def _listed(lists: str | Path, group_by: str | None) -> Selection:
     """The slices that lists name, and what to record."""
     if group_by is not None:
         raise ValueError(
@@ -170,12 +169,12 @@ def single(table: Path) -> dict[str, int]:
 
 def brain(path: Path) -> NDArray[np.uint8]:
     """A DICOM slice in the brain window, [H, W]."""
-    return windowed(hounsfield(_slice(path)), *WINDOWS["brain"][0])
+    return windowed(hounsfield(_pydicom().dcmread(path)), *WINDOWS["brain"][0])
 
 
 def three(path: Path) -> NDArray[np.uint8]:
     """A DICOM slice in the windows of the brain, of subdural blood and of soft tissue, [H, W, 3]."""
-    units = hounsfield(_slice(path))
+    units = hounsfield(_pydicom().dcmread(path))
     return np.stack([windowed(units, *window) for window in WINDOWS["three"]], axis=2)
 
 
@@ -197,11 +196,6 @@ def hounsfield(slice_: Dataset) -> NDArray[np.float64]:
         pixels = (pixels + 1000) % 4096
         intercept = -1000.0
     return pixels * slope + intercept
-
-
-def _slice(path: Path) -> Dataset:
-    slice_: Dataset = _pydicom().dcmread(path)
-    return slice_
 
 
 def _patient(folder: Path, name: str) -> str:
