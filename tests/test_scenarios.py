@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -553,3 +554,20 @@ def test_many_clients_train_in_turns():
         load("digits-label-skew", clients=50, alpha=0.05)
     with pytest.raises(ValueError, match="found 0"):
         load("digits-label-skew", clients=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("digits-label-skew", {"clients": 2.5}),
+        ("digits-iid", {"clients": True}),
+        ("digits-quality", {"clients": 8.5}),
+        ("digits", {"clients": 8.0}),
+        ("diabetes", {"seed": 0.5}),
+        ("diabetes", {"seed": -1}),
+    ],
+)
+def test_what_must_be_whole_is_named(name: str, given: dict[str, Any]) -> None:
+    ((option, value),) = given.items()
+    with pytest.raises(ValueError, match=rf"{option} must be a whole number.*; found {value!r}\."):
+        load(name, **given)

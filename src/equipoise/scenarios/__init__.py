@@ -11,6 +11,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from equipoise.data.locations import where_from
 from equipoise.data.samples import NOTHING, Draw
 from equipoise.data.sets import catalog
@@ -45,7 +47,7 @@ TASK = "task"  # an option of every scenario: what its labels are, which only ow
 HELD = "held"  # what clients hold out in a run, a parameter of scenarios that learn from their rows
 KINDS: dict[str, tuple[Any, str]] = {
     "int": (Integral, "a whole number"),
-    "Sequence[int]": (list | tuple, "a list of whole numbers, such as [300, 800]"),
+    "Sequence[int]": (list | tuple | np.ndarray, "a list of whole numbers, such as [300, 800]"),
 }
 DATA_SEED = "data_seed"  # an option of every scenario: what its data are drawn with, instead of the run's seed
 
@@ -173,6 +175,7 @@ def load(
     ValueError if the name or an option is unknown, an option is out of its range, or ``data`` is missing or not needed.
     """
     data = folder(name, data)
+    check_whole("seed", seed, 0)
     held, seed = (validation, seed), _seed(name, options, seed)
     if name == "own" or data is None:
         return _described(name, data, options, held)[1](seed)
@@ -223,14 +226,12 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any], h
     learning = {HELD: held} if HELD in inspect.signature(entry.describe).parameters else {}
     apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
     given = {option: value for option, value in options.items() if option not in apart}
-    try:
-        description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
-    except TypeError:
-        for option, value in given.items():
-            kind, expected = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
-            if not isinstance(value, kind):
-                raise ValueError(f"{name}: {option} must be {expected}; found {value!r}.") from None
-        raise
+    for option, value in given.items():
+        declared, expected = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
+        right = isinstance(value, declared) and not (declared is Integral and isinstance(value, bool))
+        if not right and value is not entry.options[option]:
+            raise ValueError(f"{name}: {option} must be {expected}; found {value!r}.")
+    description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
     build = partition.errors_of(name)(build)
     if task is None:
         return description, build
