@@ -75,11 +75,9 @@ class AFL(LossRule):
         return state["mean"] if self.averaged else theta
 
 
-CATALOGUE = {
-    "afl": CatalogueEntry(
-        (AFL,),
-        "weights that climb on the clients' losses (agnostic FL)",
-        "Mohri et al., ICML 2019",
-        {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (AFL,),
+    "weights that climb on the clients' losses (agnostic FL)",
+    "Mohri et al., ICML 2019",
+    {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}},
+)

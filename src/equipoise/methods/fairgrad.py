@@ -88,11 +88,9 @@ class FairGrad(cells.WeighingRule):
         return {**state, "up": up, "low": low, "w": w.clamp(min=0) if self.clip else w}, cohort
 
 
-CATALOGUE = {
-    "fairgrad": CatalogueEntry(
-        (FairGrad,),
-        "weights that climb on the groups' disadvantage",
-        "Maheshwari, Perrot, TMLR 2023",
-        {"declearn": {"eta": 0.01, "eps": 1e-6}, "package": {"metric": "acc", "eta": 0.025}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FairGrad,),
+    "weights that climb on the groups' disadvantage",
+    "Maheshwari, Perrot, TMLR 2023",
+    {"declearn": {"eta": 0.01, "eps": 1e-6}, "package": {"metric": "acc", "eta": 0.025}},
+)

@@ -44,11 +44,9 @@ class FedAvg(Rule):
         return state, cohort
 
 
-CATALOGUE = {
-    "fedavg": CatalogueEntry(
-        (FedAvg,),
-        "the mean of the clients' models, by samples",
-        "McMahan et al., AISTATS 2017",
-        {"uniform": {"weights": "uniform"}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedAvg,),
+    "the mean of the clients' models, by samples",
+    "McMahan et al., AISTATS 2017",
+    {"uniform": {"weights": "uniform"}},
+)

@@ -46,8 +46,6 @@ class FedBN(Rule):
         return own
 
 
-CATALOGUE = {
-    "fedbn": CatalogueEntry(
-        (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
+)

@@ -64,11 +64,9 @@ class FedDyn(Rule):
         return theta + state["u"] if self.evaluate == "mean_active" else theta
 
 
-CATALOGUE = {
-    "feddyn": CatalogueEntry(
-        (FedDyn,),
-        "dynamic regularisation aligns stationary points",
-        "Acar et al., ICLR 2021",
-        {"no-server-state": {"server": False}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedDyn,),
+    "dynamic regularisation aligns stationary points",
+    "Acar et al., ICLR 2021",
+    {"no-server-state": {"server": False}},
+)

@@ -94,11 +94,9 @@ class FedFB(cells.WeighingRule):
         return {**state, "w": shifted(w, n, self.alpha * normalize(d, dim=0))}, cohort
 
 
-CATALOGUE = {
-    "fedfb": CatalogueEntry(
-        (FedFB,),
-        "weights that move to the groups with the larger losses",
-        "Zeng et al. 2021",
-        {"declearn": {"form": "declearn"}, "released": {"metric": "dp", "form": "released", "alpha": 0.3}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedFB,),
+    "weights that move to the groups with the larger losses",
+    "Zeng et al. 2021",
+    {"declearn": {"form": "declearn"}, "released": {"metric": "dp", "form": "released", "alpha": 0.3}},
+)

@@ -83,11 +83,6 @@ class FedFV(LossRule):
         return {"last_update": updates, "last_round": last}, cohort.directed(a, updates[rows[M:]])
 
 
-CATALOGUE = {
-    "fedfv": CatalogueEntry(
-        (FedFV,),
-        "project conflicting updates on each other",
-        "Wang et al., IJCAI 2021",
-        {"released": {"lags": "released"}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedFV,), "project conflicting updates on each other", "Wang et al., IJCAI 2021", {"released": {"lags": "released"}}
+)

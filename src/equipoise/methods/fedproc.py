@@ -61,8 +61,6 @@ class FedProc(PrototypeRule):
         return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state
 
 
-CATALOGUE = {
-    "fedproc": CatalogueEntry(
-        (FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}
+)

@@ -102,11 +102,9 @@ class FedProto(PrototypeRule):
         return local_prototypes(visit, visit.message["proto"].shape[-2], self.weighted), visit.state
 
 
-CATALOGUE = {
-    "fedproto": CatalogueEntry(
-        (FedProto,),
-        "pull features to shared class prototypes",
-        "Tan et al., AAAI 2022",
-        {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedProto,),
+    "pull features to shared class prototypes",
+    "Tan et al., AAAI 2022",
+    {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}},
+)

@@ -112,8 +112,6 @@ class Principal(Rule):
 
 WHOLE = {"scope": "model"}
 RELEASED = {"eigen": "l1_all", "scope": "tensor", "weights": "uniform", "warm_start": True}
-CATALOGUE = {
-    "principal": CatalogueEntry(
-        (Principal,), "move along the principal axes of the updates", PAPER, {"paper": WHOLE, "released": RELEASED}
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Principal,), "move along the principal axes of the updates", PAPER, {"paper": WHOLE, "released": RELEASED}
+)

@@ -49,11 +49,9 @@ class PropFair(Rule):
         return torch.where(bent, curve, mean / (self.eps if self.huber else self.M)) - mean
 
 
-CATALOGUE = {
-    "propfair": CatalogueEntry(
-        (PropFair,),
-        "the logarithm of the clients' utilities: large losses count more",
-        "Zhang et al., TMLR 2023",
-        {"huber": {"huber": True}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (PropFair,),
+    "the logarithm of the clients' utilities: large losses count more",
+    "Zhang et al., TMLR 2023",
+    {"huber": {"huber": True}},
+)

@@ -87,17 +87,15 @@ class QFFL(LossRule):
         return state, replace(cohort, weights=cohort.uniform, coefficients=coefficients, notes=notes)
 
 
-CATALOGUE = {
-    "qffl": CatalogueEntry(
-        (QFFL,),
-        "losses to the power q + 1",
-        "Li et al., ICLR 2020",
-        {
-            "paper": {"form": "full"},
-            "full": {"form": "full"},
-            "ffl4mia": {"form": "losses"},
-            "drfl": {"form": "losses"},
-        },
-        printed="q-FFL",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (QFFL,),
+    "losses to the power q + 1",
+    "Li et al., ICLR 2020",
+    {
+        "paper": {"form": "full"},
+        "full": {"form": "full"},
+        "ffl4mia": {"form": "losses"},
+        "drfl": {"form": "losses"},
+    },
+    printed="q-FFL",
+)

@@ -63,11 +63,9 @@ class Reweighing(cells.WeighingRule):
         return {**state, "w": independent(cells.total(cohort)["n"])}, cohort
 
 
-CATALOGUE = {
-    "reweighing": CatalogueEntry(
-        (Reweighing,),
-        "weights that make the label independent of the group",
-        "Kamiran, Calders, KAIS 2012",
-        {"local": {"scope": "local"}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Reweighing,),
+    "weights that make the label independent of the group",
+    "Kamiran, Calders, KAIS 2012",
+    {"local": {"scope": "local"}},
+)

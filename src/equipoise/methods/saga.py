@@ -91,11 +91,9 @@ class SAGA(Rule):
 
 
 PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"
-CATALOGUE = {
-    "saga": CatalogueEntry(
-        (SAGA,),
-        "weigh clients by the sharpness of their loss",
-        PAPER,
-        {"L": {"variant": "L"}, "released": {"offset": 1e-10}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (SAGA,),
+    "weigh clients by the sharpness of their loss",
+    PAPER,
+    {"L": {"variant": "L"}, "released": {"offset": 1e-10}},
+)

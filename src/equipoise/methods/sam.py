@@ -58,8 +58,6 @@ class SAM(Rule):
         return g + perturbed if self.added else perturbed
 
 
-CATALOGUE = {
-    "sam": CatalogueEntry(
-        (SAM,), "the gradient where the loss is highest nearby", "Foret et al., ICLR 2021", {"ffl4mia": {"added": True}}
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (SAM,), "the gradient where the loss is highest nearby", "Foret et al., ICLR 2021", {"ffl4mia": {"added": True}}
+)

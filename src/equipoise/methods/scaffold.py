@@ -73,12 +73,10 @@ class Scaffold(Rule):
         return {"c": c}, replace(cohort, weights=cohort.uniform, scale=cohort.scale * self.eta)
 
 
-CATALOGUE = {
-    "scaffold": CatalogueEntry(
-        (Scaffold,),
-        "control variates against client drift",
-        "Karimireddy et al., ICML 2020",
-        {"marsfl": {"eta": 0.25, "absent": False}},
-        printed="SCAFFOLD",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Scaffold,),
+    "control variates against client drift",
+    "Karimireddy et al., ICML 2020",
+    {"marsfl": {"eta": 0.25, "absent": False}},
+    printed="SCAFFOLD",
+)
