@@ -12,15 +12,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from equipoise.core.attacks import Attackers
 from equipoise.core.client_rows import Rows
 from equipoise.core.draws import cohort_size
 from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
-from equipoise.core.presence import Presence
 from equipoise.core.rule import Cohort, Setup, State
 from equipoise.core.settings import COMING, SIMULATED, Settings, simulated
+from equipoise.core.simulation import Attackers, Presence
 from equipoise.core.solver import Solver
 from equipoise.data.samples import Absent, Samples
 from equipoise.engines import EngineChoice
@@ -219,6 +218,37 @@ def begin(trial: Trial) -> Progression:
     return Progression(0, trial.setup.initial.clone(), clients, server, None, own)
 
 
+def cohort_of(
+    trial: Trial,
+    now: Progression,
+    rounds: int,
+    ids: Tensor,
+    received: Tensor,
+    updates: Tensor,
+    held: Tensor | None = None,
+) -> Cohort:
+    """What the server knows once clients have answered: ``updates`` [M, G] of what they ``received`` [M, G], as far as it is known."""
+    P, sizes = trial.model.n_params, trial.setup.sizes[ids]
+    return Cohort(
+        t=now.t,
+        rounds=rounds,
+        n_clients=trial.setup.n_clients,
+        theta=now.vector[:P],
+        updates=updates[:, :P],
+        ids=ids,
+        sizes=sizes,
+        weights=sizes / sizes.sum(),
+        layout=trial.model.layout,
+        buffer_updates=updates[:, P:],
+        received=received,
+        kept=received,
+        held=held,
+        seed=trial.settings.seed,
+        oracle=trial.oracle,
+        contribution=trial.contribution,
+    )
+
+
 def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
     """The factor of each site's update: its samples, or one; no number of a different site or of the server.
 
@@ -227,26 +257,13 @@ def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
     MethodError : the rules weigh differently, or do more than weigh.
     """
     require_own_weights(trial.method)
-    n, P, vector = len(sizes), trial.model.n_params, trial.setup.initial
+    n, vector = len(sizes), trial.setup.initial
     samples = torch.tensor([float(size) for size in sizes.values()], dtype=torch.float64)
     # which class is positive is the server's choice, on which no weight of a site depends
-    setup, ids = replace(trial.setup, sizes=samples, positive=0), torch.arange(n)
-    zero = torch.zeros_like(vector).expand(n, -1)
-    cohort = Cohort(
-        t=0,
-        rounds=1,
-        n_clients=n,
-        theta=vector[:P],
-        updates=zero[:, :P],
-        ids=ids,
-        sizes=samples,
-        weights=samples / samples.sum(),
-        layout=trial.model.layout,
-        buffer_updates=zero[:, P:],
-        received=vector.expand(n, -1),
-        kept=vector.expand(n, -1),
-        seed=trial.settings.seed,
-    )
+    setup = replace(trial.setup, sizes=samples, positive=0)
+    of_sites = replace(trial, setup=setup, oracle=None, contribution=None)
+    received, zero = vector.expand(n, -1), torch.zeros_like(vector).expand(n, -1)
+    cohort = cohort_of(of_sites, Progression(0, vector, [], []), 1, torch.arange(n), received, zero)
     for rule in trial.method.rules:
         reports = {key: x.expand(n, *x.shape) for key, x in rule.no_report(setup).items()}
         _, cohort = rule.aggregate(rule.server_state(setup), replace(cohort, reports=reports))
