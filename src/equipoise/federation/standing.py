@@ -169,15 +169,9 @@ def progress_bar(wanted: bool) -> Progress:
     console = Terminal(stderr=True)
     if wanted and console.is_jupyter:
         return _InNotebook(disable=True)  # rich's own needs ipywidgets there
-    return Progress(
-        _Name(Column(no_wrap=True)),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        _Accuracies(console),
-        console=console,
-        disable=not (wanted and console.is_terminal),
-    )
+    rounds, left = (BarColumn(), MofNCompleteColumn()), TimeRemainingColumn()
+    columns = (_Name(Column(no_wrap=True)), *rounds, left, _Accuracies(console))
+    return Progress(*columns, console=console, disable=not (wanted and console.is_terminal))
 
 
 def accuracies(record: Record, digits: int = 0) -> list[str]:

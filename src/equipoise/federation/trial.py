@@ -83,15 +83,11 @@ class Trial:
 
     def header(self, choice: EngineChoice) -> list[str]:
         """Method, training, network, engine, BatchNorm and hidden units, a line each."""
-        model, s = self.model, self.settings
+        model, s, head = self.model, self.settings, self.model.head_name
         asked = cohort_size(len(self.data), s.participation)
         local = f"{s.epochs} local epochs" if s.steps is None else f"{s.steps} local steps"
         dtype = str(model.initial.dtype).removeprefix("torch.")
-        features = (
-            f"features enter {model.head_name!r}"
-            if model.head_name
-            else "no classifier, so the logits are its features"
-        )
+        features = f"features enter {head!r}" if head else "no classifier, so the logits are its features"
         method = own_code.short(str(self.method))
         lines = [
             f"method {method} · {plural(len(self.data), 'client')}, {asked} a round · {local} of batch {s.batch_size} · {self.solver}",

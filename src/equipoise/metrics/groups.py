@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import product
 from numbers import Real
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -42,10 +43,9 @@ POSITIVE_CLASS: Final = "positive class"  # key of the sentence that names it
 # variances of rates and means if one person may have several rows, from the sums over the rows of each person, which add up over data sets
 Array = NDArray[Any]
 
-# of a person: rows of a class, as `class_counts` has them, all, and those that are right
-SUMS_OF_CLASS: Final = ("right", "true", "chosen", "n", "hits")
 OF_NUMBERS: Final = ("n", "error", "absolute", "squares", "prediction")  # of a person: rows, and sums over them
-# of sums of `OF_CLASS`: what is divided by what
+# of sums over the rows of a person, those of a class as `class_counts` has them (right, true, chosen), all, and those that are right: what is
+# divided by what
 RATES: Final[Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
     "tpr": ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0)),
     "fpr": ((-1, 0, 1, 0, 0), (0, -1, 0, 1, 0)),
@@ -271,14 +271,8 @@ def sizes_of(counts: Counts) -> dict[str, list[float]]:
     """By the name of a rate, how many samples it is about for each class: its denominator."""
     true, chosen = counts["true"], counts["chosen"]
     n = sum(true)
-    return {
-        "tpr": [*true],
-        "fpr": [n - k for k in true],
-        "selection_rate": [n] * len(true),
-        "ppv": [*chosen],
-        "npv": [n - k for k in chosen],
-        "accuracy": [n] * len(true),
-    }
+    every, not_true, not_chosen = [n] * len(true), [n - k for k in true], [n - k for k in chosen]
+    return dict(zip(RATES, ([*true], not_true, every, [*chosen], not_chosen, [*every]), strict=True))
 
 
 def people_of(counts: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -372,13 +366,8 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         for c in (classes if key in OF_CLASS else (0,))
     }
     measured = {name: _largest(gaps, keys, classes) for name, keys in MEASURED.items()}
-    undefined = tuple(
-        (name, rate, c)
-        for name, of_group in rates.items()
-        for rate in ("tpr", "fpr")
-        for c in classes
-        if not of_group.of(rate, c).defined
-    )
+    places = product(rates, ("tpr", "fpr"), classes)
+    undefined = tuple((name, rate, c) for name, rate, c in places if not rates[name].of(rate, c).defined)
     return Parity(
         gaps["accuracy", 0].difference,
         **{name: _value(max(by_class.values(), default=math.nan)) for name, by_class in measured.items()},

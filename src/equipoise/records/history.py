@@ -255,11 +255,9 @@ class History:
         table = self._client_table[1]
         accuracies = table[:, np.isfinite(table).any(axis=0)]
         one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
-        return (
-            accuracies.size > 0
-            and accuracies.shape[1] > 1
-            and not (one_group and bool((accuracies == accuracies[:, :1]).all()))
-        )
+        if not accuracies.size or accuracies.shape[1] < 2:
+            return False
+        return not (one_group and bool((accuracies == accuracies[:, :1]).all()))
 
     @cached_property
     def client_sizes(self) -> NDArray[np.int64] | None:

@@ -177,11 +177,8 @@ def _shown(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict[st
         if (n := rates["n"]) is not None:
             made.add(name, n, {} if (k := rates["of_class"]) is None else {1: (k, n - k)})
             rest, of_class = rest - n, of_class - (k or 0)
-    made.total(
-        [name for name in groups if name in made.n],
-        rest=rest,
-        of_class={1: (max(0, of_class), max(0, rest - of_class))},
-    )
+    of_rest = {1: (max(0, of_class), max(0, rest - of_class))}
+    made.total([name for name in groups if name in made.n], rest=rest, of_class=of_rest)
     return _without({name: _masked(rates, least) for name, rates in groups.items()}, made.hidden())
 
 
