@@ -158,9 +158,8 @@ class Attackers:
         elif attack and not here:
             fault = f"attack={attack} is for simulation, and sites send what they send. Choose another engine."
         elif attack and not 0 < len(attacking) < len(names):
-            fault = (
-                f"attackers: some clients must attack, and some not; found {len(attacking)} of {len(names)}. Try 0.2."
-            )
+            counted = f"{len(attacking)} of {len(names)}"
+            fault = f"attackers: some clients must attack, and some not; found {counted}. Try 0.2."
         elif attack in ("label-flip", "free-rider") and scale:
             fault = f"attack_scale={scale:g} has no effect with {attack}, which has no number. Leave it out."
         if fault:

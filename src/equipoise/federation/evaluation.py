@@ -423,9 +423,8 @@ class HeldOut:
             if people := Outputs.joined(answered).people(joined=False):
                 record["validation"]["by"] = people
             wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
-            cast(dict[str, Any], record["validation"]).update(
-                usefulness([outputs.score(wanted) for outputs in answered])
-            )
+            scores = [outputs.score(wanted) for outputs in answered]
+            cast(dict[str, Any], record["validation"]).update(usefulness(scores))
         return record
 
     def _answered(self, trial: Trial, p: Progression, *, alone: bool) -> tuple[list[Tallied], list[Outputs]]:

@@ -89,9 +89,8 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
 
 def finite(answer: Answer) -> Tensor:
     """Whether all values of each row of an answer are in the range [m], see :data:`LARGEST`, without a wait for a GPU."""
-    rows = [
-        value.reshape(len(value), -1) for _, value in _values(answer) if value.is_floating_point() and value.numel()
-    ]
+    numbers = (value for _, value in _values(answer) if value.is_floating_point() and value.numel())
+    rows = [value.reshape(len(value), -1) for value in numbers]
     inside = [(x.amax(1) <= LARGEST) & (x.amin(1) >= -LARGEST) for x in rows]  # of NaN, neither is true
     return torch.stack([x.to(answer.trained.device) for x in inside]).all(0)
 
@@ -214,9 +213,8 @@ def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: s
         times = length / median if median else 0.0
         if times > max(limit / growth, min(limit, NEAR)):
             grown = "" if times > limit else f", while all have grown {growth:.3g}-fold"
-            reasons[row] = (
-                f"the {what} is {times:.3g} times as long as the median of the round, and norm_limit is {limit:g}{grown}"
-            )
+            long = f"{times:.3g} times as long as the median of the round"
+            reasons[row] = f"the {what} is {long}, and norm_limit is {limit:g}{grown}"
     return reasons
 
 

@@ -26,6 +26,7 @@ class MethodError(InputError):
 
 
 LONGEST = 10_000  # characters of a method's text
+AFTER = ("", "+", ":", "(", " ")  # what may follow a name
 NOTHING = ""
 ORDER = ("updates", NOTHING, "start", "mask", "weights", "direction", "step", "use")  # of rules by what they own
 
@@ -150,9 +151,8 @@ class Method:
     @property
     def sharing(self) -> Sharing:
         """What the clients share, see :class:`equipoise.core.rule.Declarations`."""
-        return next(
-            (rule.declared.sharing for rule in self.rules if not rule.declared.sharing.federated), Sharing.MODELS
-        )
+        every = (rule.declared.sharing for rule in self.rules)
+        return next((sharing for sharing in every if not sharing.federated), Sharing.MODELS)
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that lacks what a rule needs.
@@ -239,9 +239,8 @@ def printed(method: Method) -> str:
 
 def _listed(values: Mapping[str, object]) -> str:
     """Hyper-parameters as :func:`read_values` reads them."""
-    return ", ".join(
-        f"{key}={shorten(str([*value] if isinstance(value, tuple) else value))}" for key, value in values.items()
-    )
+    texts = {key: str([*value] if isinstance(value, tuple) else value) for key, value in values.items()}
+    return ", ".join(f"{key}={shorten(text)}" for key, text in texts.items())
 
 
 def _rank(rule: Rule) -> int:
@@ -286,9 +285,8 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
     for written, preset, given in pieces:
         entry, name = METHODS.get(written) or _own(written), written.rpartition(":")[2]
         values = {**entry.values, **_preset(written, preset), **given}
-        values |= {
-            key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
-        }
+        own = [key for key in rest if key.startswith(f"{name}.")]
+        values |= {key.removeprefix(f"{name}."): rest.pop(key) for key in own}
         made = make_rules(entry, values, written, name)
         rules += made
         parts += [name] * len(made)
@@ -351,10 +349,8 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         raise MethodError(f"The method has {len(rest):,} characters, and at most {LONGEST:,} are read. Shorten it.")
     names = sorted([*METHODS, *ALIASES], key=len, reverse=True)
     while True:
-        name = next(
-            (n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(", " ")), None
-        )
-        name = name or own_code.split(rest)[0]
+        begins = (n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in AFTER)
+        name = next(begins, None) or own_code.split(rest)[0]
         if not name:
             raise MethodError(_no_such_method(rest, text))
         rest = rest[len(name) :].lstrip()

@@ -99,19 +99,16 @@ class Trial:
             how = "kept by each client" if self._kept() else "averaged by client weight and rounded"
             lines.append(f"whole numbers of the network: {some(model.whole)}, {how}")
         if self.presence is not None:
-            lines.append(
-                f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s, COMING).items())}"
-            )
+            coming = ", ".join(f"{name} {value}" for name, value in simulated(s, COMING).items())
+            lines.append(f"clients come and go, drawn from the seed: {coming}")
         if (attackers := self.attackers) is not None:
             what = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
-            lines.append(
-                f"{what} by {len(attackers.clients)} of {len(self.data)}: {some([self.names[m] for m in attackers.clients])}"
-            )
+            names = some([self.names[m] for m in attackers.clients])
+            lines.append(f"{what} by {len(attackers.clients)} of {len(self.data)}: {names}")
         here = [name for name in SIMULATED if self.presence is None or name not in COMING]
         if not self.method.sharing.federated and (idle := simulated(s, here)):
-            lines.append(
-                f"without effect here, as it is no federated learning: {', '.join(f'{k} {v}' for k, v in idle.items())}"
-            )
+            settings = ", ".join(f"{name} {value}" for name, value in idle.items())
+            lines.append(f"without effect here, as it is no federated learning: {settings}")
         if self.neurons is not None:
             sizes = ", ".join(f"{name} {n}" for name, n in zip(self.neurons.names, self.neurons.sizes, strict=True))
             shared = [f"{name} is everybody's ({why})" for name, why in self.neurons.left_out.items()]

@@ -159,10 +159,8 @@ class Decisions:
     def _interval(self, key: str, c: int) -> Interval:
         """That of the gap of a rate in a class."""
         gap = self.fairness.gaps[key, c]
-        pair = [self.rated[name] for name in (gap.highest, gap.lowest)]
-        (p, of_p), (q, of_q) = (
-            (group.share(key, c)[0], group.interval(key, c, self._corrected(gap))) for group in pair
-        )
+        pair, level = [self.rated[name] for name in (gap.highest, gap.lowest)], self._corrected(gap)
+        (p, of_p), (q, of_q) = ((group.share(key, c)[0], group.interval(key, c, level)) for group in pair)
         low, high = newcombe(p, of_p, q, of_q)
         return Interval(max(0.0, low), high)
 

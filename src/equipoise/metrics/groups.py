@@ -270,7 +270,7 @@ def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dic
 def sizes_of(counts: Counts) -> dict[str, list[float]]:
     """By the name of a rate, how many samples it is about for each class: its denominator."""
     true, chosen = counts["true"], counts["chosen"]
-    n = sum(true)
+    n: float = sum(true)
     every, not_true, not_chosen = [n] * len(true), [n - k for k in true], [n - k for k in chosen]
     return dict(zip(RATES, ([*true], not_true, every, [*chosen], not_chosen, [*every]), strict=True))
 
@@ -302,9 +302,8 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
         return Value(float(part / whole), True) if enough(people, least) else UNDEFINED
 
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
-    fits = (
-        right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() * (1 + 1e-12) >= chosen.sum()
-    )  # means of counts round
+    alike = right.ndim == 1 and right.shape == true.shape == chosen.shape
+    fits = alike and true.sum() * (1 + 1e-12) >= chosen.sum()  # means of counts round
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
         raise ValueError(f"expected right, true and chosen samples of every class, found {shorten(repr(counts))}.")
     n, people = true.sum(), people_of(counts)
