@@ -75,9 +75,7 @@ class AFL(LossRule):
         return state["mean"] if self.averaged else theta
 
 
+PRESETS = {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}}
 CATALOGUE = CatalogueEntry(
-    (AFL,),
-    "weights that climb on the clients' losses (agnostic FL)",
-    "Mohri et al., ICML 2019",
-    {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}},
+    (AFL,), "weights that climb on the clients' losses (agnostic FL)", "Mohri et al., ICML 2019", PRESETS
 )

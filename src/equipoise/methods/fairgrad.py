@@ -88,9 +88,7 @@ class FairGrad(cells.WeighingRule):
         return {**state, "up": up, "low": low, "w": w.clamp(min=0) if self.clip else w}, cohort
 
 
+PRESETS = {"declearn": {"eta": 0.01, "eps": 1e-6}, "package": {"metric": "acc", "eta": 0.025}}
 CATALOGUE = CatalogueEntry(
-    (FairGrad,),
-    "weights that climb on the groups' disadvantage",
-    "Maheshwari, Perrot, TMLR 2023",
-    {"declearn": {"eta": 0.01, "eps": 1e-6}, "package": {"metric": "acc", "eta": 0.025}},
+    (FairGrad,), "weights that climb on the groups' disadvantage", "Maheshwari, Perrot, TMLR 2023", PRESETS
 )

@@ -44,9 +44,7 @@ class FedAvg(Rule):
         return state, cohort
 
 
+PRESETS = {"uniform": {"weights": "uniform"}}
 CATALOGUE = CatalogueEntry(
-    (FedAvg,),
-    "the mean of the clients' models, by samples",
-    "McMahan et al., AISTATS 2017",
-    {"uniform": {"weights": "uniform"}},
+    (FedAvg,), "the mean of the clients' models, by samples", "McMahan et al., AISTATS 2017", PRESETS
 )

@@ -46,6 +46,5 @@ class FedBN(Rule):
         return own
 
 
-CATALOGUE = CatalogueEntry(
-    (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
-)
+PRESETS = {"released": {"by": "name"}}
+CATALOGUE = CatalogueEntry((FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", PRESETS)

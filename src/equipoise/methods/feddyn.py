@@ -64,9 +64,7 @@ class FedDyn(Rule):
         return theta + state["u"] if self.evaluate == "mean_active" else theta
 
 
+PRESETS = {"no-server-state": {"server": False}}
 CATALOGUE = CatalogueEntry(
-    (FedDyn,),
-    "dynamic regularisation aligns stationary points",
-    "Acar et al., ICLR 2021",
-    {"no-server-state": {"server": False}},
+    (FedDyn,), "dynamic regularisation aligns stationary points", "Acar et al., ICLR 2021", PRESETS
 )

@@ -94,9 +94,7 @@ class FedFB(cells.WeighingRule):
         return {**state, "w": shifted(w, n, self.alpha * normalize(d, dim=0))}, cohort
 
 
+PRESETS = {"declearn": {"form": "declearn"}, "released": {"metric": "dp", "form": "released", "alpha": 0.3}}
 CATALOGUE = CatalogueEntry(
-    (FedFB,),
-    "weights that move to the groups with the larger losses",
-    "Zeng et al. 2021",
-    {"declearn": {"form": "declearn"}, "released": {"metric": "dp", "form": "released", "alpha": 0.3}},
+    (FedFB,), "weights that move to the groups with the larger losses", "Zeng et al. 2021", PRESETS
 )

@@ -83,6 +83,5 @@ class FedFV(LossRule):
         return {"last_update": updates, "last_round": last}, cohort.directed(a, updates[rows[M:]])
 
 
-CATALOGUE = CatalogueEntry(
-    (FedFV,), "project conflicting updates on each other", "Wang et al., IJCAI 2021", {"released": {"lags": "released"}}
-)
+PRESETS = {"released": {"lags": "released"}}
+CATALOGUE = CatalogueEntry((FedFV,), "project conflicting updates on each other", "Wang et al., IJCAI 2021", PRESETS)

@@ -85,13 +85,11 @@ class FedGA(Rule):
         return {"a": a}, replace(cohort, weights=simplex(a[cohort.ids]))
 
 
+PRESETS = {
+    "released": {"d": 0.05, "form": "released"},
+    "official": {"form": "official"},
+    "official-acc": {"metric": "accuracy", "form": "official"},
+}
 CATALOGUE = CatalogueEntry(
-    (FedGA,),
-    "more weight where averaging costs most (generalisation adjustment)",
-    "Zhang et al., CVPR 2023",
-    {
-        "released": {"d": 0.05, "form": "released"},
-        "official": {"form": "official"},
-        "official-acc": {"metric": "accuracy", "form": "official"},
-    },
+    (FedGA,), "more weight where averaging costs most (generalisation adjustment)", "Zhang et al., CVPR 2023", PRESETS
 )

@@ -96,9 +96,7 @@ class FedGFT(cells.WeighingRule):
         return {**state, "c": c, "sign": sign, "mean": mean}, cohort
 
 
+PRESETS = {"published": {"gap": "round"}, "released": {"gamma": 20.0, "gap": "round"}}
 CATALOGUE = CatalogueEntry(
-    (FedGFT,),
-    "a penalty on the gap between two groups' probabilities",
-    "Wang et al., TMLR 2024",
-    {"published": {"gap": "round"}, "released": {"gamma": 20.0, "gap": "round"}},
+    (FedGFT,), "a penalty on the gap between two groups' probabilities", "Wang et al., TMLR 2024", PRESETS
 )

@@ -61,6 +61,5 @@ class FedProc(PrototypeRule):
         return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state
 
 
-CATALOGUE = CatalogueEntry(
-    (FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}
-)
+PRESETS = {"released": {"strict": True}}
+CATALOGUE = CatalogueEntry((FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", PRESETS)

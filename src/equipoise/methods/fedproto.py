@@ -102,9 +102,5 @@ class FedProto(PrototypeRule):
         return local_prototypes(visit, visit.message["proto"].shape[-2], self.weighted), visit.state
 
 
-CATALOGUE = CatalogueEntry(
-    (FedProto,),
-    "pull features to shared class prototypes",
-    "Tan et al., AAAI 2022",
-    {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}},
-)
+PRESETS = {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}}
+CATALOGUE = CatalogueEntry((FedProto,), "pull features to shared class prototypes", "Tan et al., AAAI 2022", PRESETS)

@@ -43,9 +43,5 @@ class FedProx(Rule):
         return self.mu * (gap if self.form == "squared" else unit(gap, visit.oracle.layout))
 
 
-CATALOGUE = CatalogueEntry(
-    (FedProx,),
-    "stay near the model sent out",
-    "Li et al., MLSys 2020",
-    {"marsfl": {"mu": 1e-4}, "fedld": {"form": "norm"}},
-)
+PRESETS = {"marsfl": {"mu": 1e-4}, "fedld": {"form": "norm"}}
+CATALOGUE = CatalogueEntry((FedProx,), "stay near the model sent out", "Li et al., MLSys 2020", PRESETS)

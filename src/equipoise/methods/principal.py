@@ -112,6 +112,5 @@ class Principal(Rule):
 
 WHOLE = {"scope": "model"}
 RELEASED = {"eigen": "l1_all", "scope": "tensor", "weights": "uniform", "warm_start": True}
-CATALOGUE = CatalogueEntry(
-    (Principal,), "move along the principal axes of the updates", PAPER, {"paper": WHOLE, "released": RELEASED}
-)
+PRESETS = {"paper": WHOLE, "released": RELEASED}
+CATALOGUE = CatalogueEntry((Principal,), "move along the principal axes of the updates", PAPER, PRESETS)

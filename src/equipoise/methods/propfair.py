@@ -49,9 +49,7 @@ class PropFair(Rule):
         return torch.where(bent, curve, mean / (self.eps if self.huber else self.M)) - mean
 
 
+PRESETS = {"huber": {"huber": True}}
 CATALOGUE = CatalogueEntry(
-    (PropFair,),
-    "the logarithm of the clients' utilities: large losses count more",
-    "Zhang et al., TMLR 2023",
-    {"huber": {"huber": True}},
+    (PropFair,), "the logarithm of the clients' utilities: large losses count more", "Zhang et al., TMLR 2023", PRESETS
 )

@@ -87,15 +87,10 @@ class QFFL(LossRule):
         return state, replace(cohort, weights=cohort.uniform, coefficients=coefficients, notes=notes)
 
 
-CATALOGUE = CatalogueEntry(
-    (QFFL,),
-    "losses to the power q + 1",
-    "Li et al., ICLR 2020",
-    {
-        "paper": {"form": "full"},
-        "full": {"form": "full"},
-        "ffl4mia": {"form": "losses"},
-        "drfl": {"form": "losses"},
-    },
-    printed="q-FFL",
-)
+PRESETS = {
+    "paper": {"form": "full"},
+    "full": {"form": "full"},
+    "ffl4mia": {"form": "losses"},
+    "drfl": {"form": "losses"},
+}
+CATALOGUE = CatalogueEntry((QFFL,), "losses to the power q + 1", "Li et al., ICLR 2020", PRESETS, printed="q-FFL")

@@ -63,9 +63,7 @@ class Reweighing(cells.WeighingRule):
         return {**state, "w": independent(cells.total(cohort)["n"])}, cohort
 
 
+PRESETS = {"local": {"scope": "local"}}
 CATALOGUE = CatalogueEntry(
-    (Reweighing,),
-    "weights that make the label independent of the group",
-    "Kamiran, Calders, KAIS 2012",
-    {"local": {"scope": "local"}},
+    (Reweighing,), "weights that make the label independent of the group", "Kamiran, Calders, KAIS 2012", PRESETS
 )

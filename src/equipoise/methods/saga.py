@@ -91,9 +91,5 @@ class SAGA(Rule):
 
 
 PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"
-CATALOGUE = CatalogueEntry(
-    (SAGA,),
-    "weigh clients by the sharpness of their loss",
-    PAPER,
-    {"L": {"variant": "L"}, "released": {"offset": 1e-10}},
-)
+PRESETS = {"L": {"variant": "L"}, "released": {"offset": 1e-10}}
+CATALOGUE = CatalogueEntry((SAGA,), "weigh clients by the sharpness of their loss", PAPER, PRESETS)

@@ -58,6 +58,5 @@ class SAM(Rule):
         return g + perturbed if self.added else perturbed
 
 
-CATALOGUE = CatalogueEntry(
-    (SAM,), "the gradient where the loss is highest nearby", "Foret et al., ICLR 2021", {"ffl4mia": {"added": True}}
-)
+PRESETS = {"ffl4mia": {"added": True}}
+CATALOGUE = CatalogueEntry((SAM,), "the gradient where the loss is highest nearby", "Foret et al., ICLR 2021", PRESETS)

@@ -73,10 +73,7 @@ class Scaffold(Rule):
         return {"c": c}, replace(cohort, weights=cohort.uniform, scale=cohort.scale * self.eta)
 
 
+PRESETS = {"marsfl": {"eta": 0.25, "absent": False}}
 CATALOGUE = CatalogueEntry(
-    (Scaffold,),
-    "control variates against client drift",
-    "Karimireddy et al., ICML 2020",
-    {"marsfl": {"eta": 0.25, "absent": False}},
-    printed="SCAFFOLD",
+    (Scaffold,), "control variates against client drift", "Karimireddy et al., ICML 2020", PRESETS, printed="SCAFFOLD"
 )
