@@ -34,13 +34,11 @@ def to_measure(method: Method, settings: Settings, *, asked: bool, given: bool, 
     ValueError : the data are lacking on which a need is measured, the server's own or test sets; or it is to be the mean over
         several rounds, and is ``given``, or not measured.
     """
-    for need, present, what in (
-        ("contribution", validation, "server_validation=(x, y)"),
-        ("contribution_on_test", tests, "tests={...}"),
-    ):
+    data = {"contribution": (validation, "server_validation=(x, y)"), "contribution_on_test": (tests, "tests={...}")}
+    for need, (present, argument) in data.items():
         if need in method.needs and not present and not given:
             raise ValueError(
-                f"{method} needs what each client contributes, measured on {what}, which this federation lacks. "
+                f"{method} needs what each client contributes, measured on {argument}, which this federation lacks. "
                 "Give it, or give contribution=[...] yourself."
             )
     measures = method.sharing.clients and (asked or bool(method.needs & NEEDS))

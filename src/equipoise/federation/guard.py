@@ -76,10 +76,8 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
     if answer.trained.shape != expected or answer.trained.dtype != like.dtype:
         form = f"{list(answer.trained.shape)} of {answer.trained.dtype}"
         return f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {form}"
-    after, before = flatten(answer.states), flatten(list(states))
-    if after.keys() != before.keys() or any(
-        after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after
-    ):
+    forms = {k: (x.shape[1:], x.dtype) for k, x in flatten(answer.states).items()}
+    if forms != {k: (x.shape, x.dtype) for k, x in flatten(list(states)).items()}:
         return "the client's state changed its shape"
     for what, value in _values(answer):
         if value.dim() == 0 or len(value) != m:
@@ -128,9 +126,8 @@ def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
                     numbers.append(torch.stack([x.amin(1), x.amax(1), x.sum(1)], 1))
     if not numbers:
         return problems
-    for (row, key, bounds), (low, high, total) in zip(
-        places, torch.cat([x.to(numbers[0].device) for x in numbers]).tolist(), strict=True
-    ):
+    ends = torch.cat([x.to(numbers[0].device) for x in numbers]).tolist()
+    for (row, key, bounds), (low, high, total) in zip(places, ends, strict=True):
         if why := _misfit(low, high, total, bounds, job, row):
             problems.setdefault(row, f"the report {key!r} {why}")
     return problems

@@ -134,11 +134,9 @@ class Method:
         ------
         MethodError : naming the rule.
         """
+        of_classes = {"classes", "contribution", "contribution_on_test"}
         for rule, part in zip(self.rules, self.parts, strict=True):
-            if (
-                rule.declared.needs & {"classes", "contribution", "contribution_on_test"}
-                and task.dtype.is_floating_point
-            ):
+            if rule.declared.needs & of_classes and task.dtype.is_floating_point:
                 raise MethodError(
                     f"{part} needs classes, and a {task.name} has none. Leave it out, or choose another method."
                 )

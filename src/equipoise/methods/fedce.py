@@ -124,13 +124,7 @@ class FedCE(Rule):
 PRESETS = {
     "ffl4mia": {"first_zero": True, "floor": 0.0},
     "nvflare2026": {"mode": "plus", "coef_average": False, "first_zero": True},
-    "nvflare2023": {
-        "coef_average": False,
-        "prior": "uniform",
-        "first_zero": True,
-        "floor": 0.001,
-        "floors": "after",
-    },
+    "nvflare2023": {"coef_average": False, "prior": "uniform", "first_zero": True, "floor": 0.001, "floors": "after"},
 }
 CATALOGUE = CatalogueEntry(
     (FedCE,), "weights by what a client's update and data add to the others'", "Jiang et al., CVPR 2023", PRESETS

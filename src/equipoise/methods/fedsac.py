@@ -184,18 +184,16 @@ class FedSAC(Rule):
 
 
 PAPER = "Wang et al.: FedSAC: Dynamic Submodel Allocation for Collaborative Fairness, KDD 2024"
+PRESETS = {
+    "published": {"source": "standalone_test"},
+    "cla": {"beta": 3.0},
+    "dir2": {"beta": 5.0},
+    "literal": {"scores": "paper", "min_per_layer": 0},
+    "fedrac": {"count": "update_nonzero"},
+}
 CATALOGUE = {
     "fedsac": CatalogueEntry(
-        (FedSAC,),
-        "submodels of one network, larger for those who contribute more",
-        PAPER,
-        {
-            "published": {"source": "standalone_test"},
-            "cla": {"beta": 3.0},
-            "dir2": {"beta": 5.0},
-            "literal": {"scores": "paper", "min_per_layer": 0},
-            "fedrac": {"count": "update_nonzero"},
-        },
+        (FedSAC,), "submodels of one network, larger for those who contribute more", PAPER, PRESETS
     ),
     "fedsac-no-allocation": CatalogueEntry(
         (FedSAC,),

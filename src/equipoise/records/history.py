@@ -661,9 +661,8 @@ def _check_contribution(contribution: object, evaluated: set[int]) -> None:
     if contribution is None:
         return
     accuracies = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
-    if accuracies is not None and not (
-        isinstance(accuracies, Sequence) and all(a is None or isinstance(a, int | float) for a in accuracies)
-    ):
+    listed = isinstance(accuracies, Sequence) and all(a is None or isinstance(a, int | float) for a in accuracies)
+    if accuracies is not None and not listed:
         raise ValueError(
             'expected meta["contribution"] as {"standalone_test": [one accuracy per client]}, '
             f"found {shorten(contribution)}."

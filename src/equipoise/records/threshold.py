@@ -149,11 +149,8 @@ def score_of(chosen: Chosen) -> Score:
     everyone = chosen["everyone"]
     estimates = (everyone["specificity"], everyone["sensitivity"], everyone["auc"])
     specificity, sensitivity, area = (number(estimate["value"]) for estimate in estimates)
-    if (
-        (n := everyone["n"]) is None
-        or (P := everyone["of_class"]) is None
-        or math.isnan(specificity + sensitivity + area)
-    ):
+    n, P = everyone["n"], everyone["of_class"]
+    if n is None or P is None or math.isnan(specificity + sensitivity + area):
         return {}
     tn, tp, weight = round(specificity * (n - P)), round(sensitivity * P), P * (n - P) / (n + 1)
     counts = {"right": [tn, tp], "true": [n - P, P], "chosen": [P - tp + tn, n - P - tn + tp]}
