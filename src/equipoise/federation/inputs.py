@@ -132,9 +132,8 @@ class Frame:
         x = self.first.batch(torch.zeros(2, dtype=torch.int64, device=initial.device), None).x
         x = tree_map(lambda leaf: leaf.expand(2, *leaf.shape), x)
         try:
-            Stacked(self.model).gradient(
-                initial[:, :P], initial[:, P:].clone(), x, lambda logits, _: logits.sum((-1, -2))
-            )
+            theta, buffers = initial[:, :P], initial[:, P:].clone()
+            Stacked(self.model).gradient(theta, buffers, x, lambda logits, _: logits.sum((-1, -2)))
         except Exception:  # whatever vmap, or the network in it, raises
             return False
         return True

@@ -203,9 +203,8 @@ def without(chosen: Chosen, gone: Collection[Key], c: int) -> Chosen:
 def hidden_in(chosen: Chosen, c: int) -> set[Key]:
     """The keys of counts that are not shown, as pairs of a division and a group."""
     groups = [((each["by"], name), rates) for each in chosen["divisions"] for name, rates in each["groups"].items()]
-    return {key for key, rates in groups if rates["n"] is None} | {
-        OfClass(key, c) for key, rates in groups if rates["of_class"] is None
-    }
+    few = {key for key, rates in groups if rates["n"] is None}
+    return few | {OfClass(key, c) for key, rates in groups if rates["of_class"] is None}
 
 
 _OF_ALL: Final = {"n": None, "selection_rate": NOTHING, "brier": None, "ece": None}  # what is about all samples
