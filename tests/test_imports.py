@@ -124,7 +124,7 @@ def sizes() -> tuple[dict[str, int], dict[str, int]]:
         name = module(path)
         if not name.startswith("methods.") or name == "methods.__init__":
             continue
-        source = re.split(r"\n(?:PAPER|RELEASED|PRESETS|CATALOGUE) = ", path.read_text(encoding="utf-8"))[
+        source = re.split(r"\n(?:PAPER|RELEASED|PRESETS: Presets|CATALOGUE) = ", path.read_text(encoding="utf-8"))[
             0
         ].splitlines()
         tree = ast.parse("\n".join(source))

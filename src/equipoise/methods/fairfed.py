@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Presets, Rule, Setup, State, Visit
 from equipoise.methods.fairgrad import constants
 from equipoise.system.ranges import choice, number, uniform
 
@@ -159,7 +159,7 @@ class FairFed(Rule):
         return state, replace(cohort, weights=convex, coefficients=weights)
 
 
-PRESETS = {
+PRESETS: Presets = {
     "published": {"clip": False},
     "accuracy": {"metric": "accuracy"},
     "extended": {"metric": "eodds"},

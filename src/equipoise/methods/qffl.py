@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
-from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, LossRule, Setup, State
+from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, LossRule, Presets, Setup, State
 from equipoise.core.solver import Solver
 from equipoise.system.ranges import choice, log_uniform, number
 
@@ -87,7 +87,7 @@ class QFFL(LossRule):
         return state, replace(cohort, weights=cohort.uniform, coefficients=coefficients, notes=notes)
 
 
-PRESETS = {
+PRESETS: Presets = {
     "paper": {"form": "full"},
     "full": {"form": "full"},
     "ffl4mia": {"form": "losses"},

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Presets, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, log_uniform, number
 
 LEAST = -1e30  # a tilted loss of padding: it counts as nothing next to a sample's
@@ -86,7 +86,7 @@ class TermSample(Rule):
 
 
 PAPER = "Li et al., ICLR 2021"
-PRESETS = {
+PRESETS: Presets = {
     "paper": {"prior": "uniform"},
     "aaggff": {"prior": "uniform"},
     "released": {"prior": "uniform", "form": "released"},

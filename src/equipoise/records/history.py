@@ -660,7 +660,7 @@ def _check_contribution(contribution: object, evaluated: set[int]) -> None:
     """Require one contribution per client that was evaluated, or none."""
     if contribution is None:
         return
-    accuracies = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
+    accuracies: Any = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
     listed = isinstance(accuracies, Sequence) and all(a is None or isinstance(a, int | float) for a in accuracies)
     if accuracies is not None and not listed:
         raise ValueError(
