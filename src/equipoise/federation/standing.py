@@ -168,8 +168,8 @@ def progress_bar(wanted: bool) -> Progress:
     console = Terminal(stderr=True)
     if wanted and console.is_jupyter:
         return _InNotebook(disable=True)  # rich's own needs ipywidgets there
-    rounds, left = (BarColumn(), MofNCompleteColumn()), TimeRemainingColumn()
-    columns = (_Name(Column(no_wrap=True)), *rounds, left, _Accuracies(console))
+    name, times = _Name(Column(no_wrap=True)), (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (name, *times, _Accuracies(console))
     return Progress(*columns, console=console, disable=not (wanted and console.is_terminal))
 
 

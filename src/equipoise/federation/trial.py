@@ -212,13 +212,7 @@ def begin(trial: Trial) -> Progression:
 
 
 def cohort_of(
-    trial: Trial,
-    now: Progression,
-    rounds: int,
-    ids: Tensor,
-    received: Tensor,
-    updates: Tensor,
-    held: Tensor | None = None,
+    trial: Trial, now: Progression, rounds: int, ids: Tensor, received: Tensor, updates: Tensor, held: Tensor | None
 ) -> Cohort:
     """What the server knows once clients have answered: ``updates`` [M, G] of what they ``received`` [M, G], as far as it is known."""
     P, sizes = trial.model.n_params, trial.setup.sizes[ids]
@@ -256,7 +250,7 @@ def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
     setup = replace(trial.setup, sizes=samples, positive=0)
     of_sites = replace(trial, setup=setup, oracle=None, contribution=None)
     received, zero = vector.expand(n, -1), torch.zeros_like(vector).expand(n, -1)
-    cohort = cohort_of(of_sites, Progression(0, vector, [], []), 1, torch.arange(n), received, zero)
+    cohort = cohort_of(of_sites, Progression(0, vector, [], []), 1, torch.arange(n), received, zero, None)
     for rule in trial.method.rules:
         reports = {key: x.expand(n, *x.shape) for key, x in rule.no_report(setup).items()}
         _, cohort = rule.aggregate(rule.server_state(setup), replace(cohort, reports=reports))
