@@ -117,8 +117,8 @@ def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
         for rule, own, report in zip(job.rules, declared, answer.reports, strict=True):
             ranges, stays = own.ranges, own.stays
             if ranges and report.keys() - stays != ranges.keys() - stays:
-                said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(ranges)}"
-                problems |= dict.fromkeys(answer.rows, said)
+                fault = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(ranges)}"
+                problems |= dict.fromkeys(answer.rows, fault)
             for key, bounds in ranges.items():
                 if key in report and report[key].numel() and bounds != Bounds(length=bounds.length):
                     x = report[key].reshape(len(answer.rows), -1).double()
@@ -128,8 +128,8 @@ def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
         return problems
     ends = torch.cat([x.to(numbers[0].device) for x in numbers]).tolist()
     for (row, key, bounds), (low, high, total) in zip(places, ends, strict=True):
-        if why := _misfit(low, high, total, bounds, job, row):
-            problems.setdefault(row, f"the report {key!r} {why}")
+        if fault := _misfit(low, high, total, bounds, job, row):
+            problems.setdefault(row, f"the report {key!r} {fault}")
     return problems
 
 
@@ -156,12 +156,12 @@ def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str
     problems: dict[int, str] = {}
     if len(at := job.model.variances):
         least = trained[:, at].amin(1).tolist()
-        why = "a running variance of BatchNorm is {:.4g}, and none is below 0"
-        problems |= {row: why.format(least[row]) for row in rows if least[row] < NEGATIVE}
+        fault = "a running variance of BatchNorm is {:.4g}, and none is below 0"
+        problems |= {row: fault.format(least[row]) for row in rows if least[row] < NEGATIVE}
     if whole := job.model.n_whole:
         largest, most = trained[:, -whole:].abs().amax(1).tolist(), job.model.most * UNIT
-        why = f"a count of the network is {{:.4g}}, and {job.model.most} is the most"
-        problems |= {row: why.format(largest[row] / UNIT) for row in rows if largest[row] >= most}
+        fault = f"a count of the network is {{:.4g}}, and {job.model.most} is the most"
+        problems |= {row: fault.format(largest[row] / UNIT) for row in rows if largest[row] >= most}
     if len(at := job.model.batches):
         new = ((trained[:, at] - job.received[:, at]) / UNIT).round()
         least, largest = new.amin(1).tolist(), new.amax(1).tolist()
@@ -169,8 +169,8 @@ def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str
             most = PASSES * job.settings.steps_of(job.data[row].size)
             if least[row] < 0 or largest[row] > most:
                 n = least[row] if least[row] < 0 else largest[row]
-                said = f"BatchNorm has counted {n:.4g} batches in a round, and 0 to {most} is possible"
-                problems.setdefault(row, said)
+                fault = f"BatchNorm has counted {n:.4g} batches in a round, and 0 to {most} is possible"
+                problems.setdefault(row, fault)
     return problems
 
 

@@ -96,22 +96,22 @@ class Trial:
             f"BatchNorm: {self._batch_norm()}",
         ]
         if model.whole:
-            how = "kept by each client" if self._kept() else "averaged by client weight and rounded"
-            lines.append(f"whole numbers of the network: {some(model.whole)}, {how}")
+            treatment = "kept by each client" if self._kept() else "averaged by client weight and rounded"
+            lines.append(f"whole numbers of the network: {some(model.whole)}, {treatment}")
         if self.presence is not None:
             coming = ", ".join(f"{name} {value}" for name, value in simulated(s, COMING).items())
             lines.append(f"clients come and go, drawn from the seed: {coming}")
         if (attackers := self.attackers) is not None:
-            what = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
+            attack = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
             names = some([self.names[m] for m in attackers.clients])
-            lines.append(f"{what} by {len(attackers.clients)} of {len(self.data)}: {names}")
+            lines.append(f"{attack} by {len(attackers.clients)} of {len(self.data)}: {names}")
         here = [name for name in SIMULATED if self.presence is None or name not in COMING]
         if not self.method.sharing.federated and (idle := simulated(s, here)):
             settings = ", ".join(f"{name} {value}" for name, value in idle.items())
             lines.append(f"without effect here, as it is no federated learning: {settings}")
         if self.neurons is not None:
             sizes = ", ".join(f"{name} {n}" for name, n in zip(self.neurons.names, self.neurons.sizes, strict=True))
-            shared = [f"{name} is everybody's ({why})" for name, why in self.neurons.left_out.items()]
+            shared = [f"{name} is everybody's ({reason})" for name, reason in self.neurons.left_out.items()]
             lines.append("; ".join([f"hidden units: {sizes}", *shared]))
         return lines
 
@@ -121,12 +121,12 @@ class Trial:
         if not model.batch_norm:
             return "none in this network"
         if self._kept():
-            how = "kept by each client; the global model is tested with their mean"
+            treatment = "kept by each client; the global model is tested with their mean"
         else:
             masked = any(rule.declared.mask_buffers for rule in self.method.rules)
-            how = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
+            treatment = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
         n = model.size - model.n_params - model.n_whole
-        return f"{n:,} running statistics, {how}; a last batch of one sample is left out"
+        return f"{n:,} running statistics, {treatment}; a last batch of one sample is left out"
 
     def _kept(self) -> bool:
         """Whether all buffers stay with each client."""
@@ -204,8 +204,8 @@ def _as_before(old: Tensor | Rows, new: Tensor | Rows) -> Tensor | Rows:
 def begin(trial: Trial) -> Progression:
     """What is remembered before the first round."""
     rules = trial.method.rules
-    kept = [{**RECEIPT}] if trial.away else [rule.client_state(trial.setup) for rule in rules]
-    clients = tree_map(trial.setup.per_client, kept)
+    of_clients = [{**RECEIPT}] if trial.away else [rule.client_state(trial.setup) for rule in rules]
+    clients = tree_map(trial.setup.per_client, of_clients)
     server = [rule.server_state(trial.setup) for rule in rules]
     own = None if trial.private is None or trial.away else trial.setup.per_client(trial.setup.initial)
     return Progression(0, trial.setup.initial.clone(), clients, server, None, own)

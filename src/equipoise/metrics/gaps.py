@@ -132,8 +132,8 @@ class Decisions:
             counts, least = cast(Mapping[str, Any], group), self.least * self.rounds
             enough = "scores" in counts and counts.get("scored", least) >= least  # people, of whom rows are no fewer
             error, bias = calibration_of_sums(counts["scores"], least) if enough else (UNDEFINED, UNDEFINED)
-            shown = percent(Value(sign * bias.value, bias.defined))
-            calibrated[name] = {"bias": shown, "calibration_error": percent(error)}
+            points = percent(Value(sign * bias.value, bias.defined))
+            calibrated[name] = {"bias": points, "calibration_error": percent(error)}
         return calibrated
 
     @property

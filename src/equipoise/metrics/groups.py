@@ -319,10 +319,10 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     )
 
 
-def added(each: Sequence[Mapping[str, Any]], factor: float = 1) -> dict[str, Any]:
+def added(parts: Sequence[Mapping[str, Any]], factor: float = 1) -> dict[str, Any]:
     """The sums of what all of some counts have, times a factor."""
-    keys = [key for key in each[0] if all(key in counts for counts in each)]  # earlier versions recorded less
-    return {key: (factor * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in keys}
+    keys = [key for key in parts[0] if all(key in counts for counts in parts)]  # earlier versions recorded less
+    return {key: (factor * np.sum([counts[key] for counts in parts], axis=0)).tolist() for key in keys}
 
 
 def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int = 1) -> Parity:

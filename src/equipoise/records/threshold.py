@@ -130,8 +130,8 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     divisions: list[Division] = [
         {**division, "groups": _shown(everyone, division["groups"], least)} for division in chosen["divisions"]
     ]
-    bins = {str(k): each for k, each in enumerate(chosen["reliability"])}
-    sizes = {k: int(each["n"]) for k, each in bins.items()}
+    bins = {str(k): entry for k, entry in enumerate(chosen["reliability"])}
+    sizes = {k: int(entry["n"]) for k, entry in bins.items()}
     gone = hidden(sizes, least, (everyone["n"] or 0) - sum(sizes.values()))
     return {
         **chosen,
@@ -140,7 +140,7 @@ def masked(chosen: Chosen, least: int) -> Chosen:
         "validation": {every[0]: _masked(every[1], least), **_shown(every[1], dict(parts), least)},
         "everyone": _masked(everyone, least),
         "divisions": divisions,
-        "reliability": [each for k, each in bins.items() if k not in gone],
+        "reliability": [entry for k, entry in bins.items() if k not in gone],
     }
 
 
@@ -202,7 +202,7 @@ def without(chosen: Chosen, gone: Collection[Key], c: int) -> Chosen:
 
 def hidden_in(chosen: Chosen, c: int) -> set[Key]:
     """The keys of counts that are not shown, as pairs of a division and a group."""
-    groups = [((each["by"], name), rates) for each in chosen["divisions"] for name, rates in each["groups"].items()]
+    groups = [((part["by"], name), rates) for part in chosen["divisions"] for name, rates in part["groups"].items()]
     few = {key for key, rates in groups if rates["n"] is None}
     return few | {OfClass(key, c) for key, rates in groups if rates["of_class"] is None}
 
