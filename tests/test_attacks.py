@@ -17,8 +17,8 @@ from torch.utils.data import Dataset
 import equipoise as eq
 from equipoise.analysis.decomposition import trace as losses
 from equipoise.analysis.reproduced import trace as agreement
-from equipoise.core.attacks import LIES, Attackers, z_max
 from equipoise.core.settings import ATTACKS, COMING, SIMULATED, Settings
+from equipoise.core.simulation import LIES, Attackers, z_max
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.samples import Absent, read
 from equipoise.federation.history import History

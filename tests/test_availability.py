@@ -13,8 +13,8 @@ import equipoise as eq
 from equipoise.analysis.decomposition import trace
 from equipoise.cli.run import _who_trained
 from equipoise.core import draws
-from equipoise.core.presence import Presence
 from equipoise.core.settings import SIMULATED, ByName, Settings
+from equipoise.core.simulation import Presence
 from equipoise.flower.settings import AppSettings
 from equipoise.records.history import ATTENDANCE
 from equipoise.report.html import render

@@ -479,7 +479,7 @@ def test_adding_a_method_is_short() -> None:
 
 
 def _code_lines(path: Path) -> int:
-    text = re.sub(r'r?""".*?"""', "", path.read_text().partition("\nCATALOGUE = ")[0], flags=re.S)
+    text = re.sub(r'r?""".*?"""', "", re.split(r"\n(?:PRESETS: Presets|CATALOGUE) = ", path.read_text())[0], flags=re.S)
     lines = [line.strip() for line in text.splitlines()]
     return sum(bool(line) and not line.startswith(("#", "import ", "from ")) for line in lines)
 

@@ -138,9 +138,8 @@ def _measured(trial: Trial, now: Progression, rounds: int) -> tuple[Progression,
 
 def _losses(trial: Trial, vector: Tensor, ids: Sequence[int]) -> Tensor:
     """Loss of one whole model [G] on the training data of each client [m]."""
-    return torch.tensor(
-        [answers(trial, vector, [loaded(trial.data[m])], ())[0].tally.mean_loss for m in ids], dtype=torch.float64
-    )
+    losses = [answers(trial, vector, [loaded(trial.data[m])], ())[0].tally.mean_loss for m in ids]
+    return torch.tensor(losses, dtype=torch.float64)
 
 
 def decomposition(

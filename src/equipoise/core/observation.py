@@ -367,9 +367,8 @@ def _candidates(
 
 def _say(candidates: Iterable[str]) -> str:
     all_of = " or ".join(f"head={name!r} (--head {name})" for name in candidates)
-    return (
-        f" Give {all_of}." if all_of else " Put the layers that make logits of features into one module, and name that."
-    )
+    otherwise = " Put the layers that make logits of features into one module, and name that."
+    return f" Give {all_of}." if all_of else otherwise
 
 
 def _no_classifier(net: nn.Module, name: str, x: Inputs, other: Inputs, output: Any) -> str:
@@ -395,9 +394,8 @@ def _after(net: nn.Module, name: str, x: Inputs, other: Inputs, output: Any) -> 
         if len(given) != 1 or not logits.requires_grad or not same(logits, expected):
             return None
         parameters = {n: p for n, p in copy.named_parameters() if p.requires_grad}
-        gradients: Sequence[Tensor | None] = torch.autograd.grad(
-            logits.sum(), [*parameters.values()], allow_unused=True
-        )
+        leaves = [*parameters.values()]
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(logits.sum(), leaves, allow_unused=True)
     except Exception:  # whatever the network raises when a layer gives what it usually does not
         return None
     return [n for n, g in zip(parameters, gradients, strict=True) if g is not None and not n.startswith(f"{name}.")]

@@ -31,6 +31,7 @@ from equipoise.system.ranges import INF, Range, check_fields
 from equipoise.system.suggestions import near, unknown
 
 State = dict[str, Tensor]
+Presets = Mapping[str, Mapping[str, Any]]  # of a rule: hyper-parameters by the name of each
 Needed = TypeVar("Needed")
 Sees = Literal["nothing", "sum", "scalars+sum", "matrix"]
 SEES: tuple[Sees, ...] = get_args(Sees)  # from least to most, see Declarations.sees

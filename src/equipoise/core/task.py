@@ -102,9 +102,8 @@ class Task(ABC):
                 scored = moments(*by_person(large, value[finite], None if who is None else who[finite]), len(values))
                 sums_of_attribute["scored"], sums_of_attribute["bias"] = scored[0], scored[1].round(6).tolist()
             if not rows.all():
-                sums_of_attribute["unknown"] = (
-                    int((~rows).sum()) if persons is None else len({*persons[~rows].tolist()})
-                )
+                unknown = int((~rows).sum()) if persons is None else len({*persons[~rows].tolist()})
+                sums_of_attribute["unknown"] = unknown
             every.append(sums_of_attribute)
         return every
 

@@ -82,9 +82,8 @@ def write(directory: Path, tensors: Mapping[str, Tensor | Rows], meta: Kept) -> 
         plain |= where
     content, digest = tensor_files.packed(plain)
     name = f"state-{meta['t']:06d}.safetensors"
-    if (directory / name).exists() and hashlib.sha256(
-        read_regular(directory / name, directory.parent)
-    ).hexdigest() != digest:
+    stored = directory / name
+    if stored.exists() and hashlib.sha256(read_regular(stored, directory.parent)).hexdigest() != digest:
         name = f"state-{meta['t']:06d}-{digest[:16]}.safetensors"  # the previous checkpoint may need the other
     write_atomically(directory / name, content, private=True, lasting=False)
     pointer |= {"tensors": name, "sha256": digest}

@@ -34,19 +34,17 @@ def to_measure(method: Method, settings: Settings, *, asked: bool, given: bool, 
     ValueError : the data are lacking on which a need is measured, the server's own or test sets; or it is to be the mean over
         several rounds, and is ``given``, or not measured.
     """
-    for need, present, what in (
-        ("contribution", validation, "server_validation=(x, y)"),
-        ("contribution_on_test", tests, "tests={...}"),
-    ):
+    data = {"contribution": (validation, "server_validation=(x, y)"), "contribution_on_test": (tests, "tests={...}")}
+    for need, (present, argument) in data.items():
         if need in method.needs and not present and not given:
             raise ValueError(
-                f"{method} needs what each client contributes, measured on {what}, which this federation lacks. "
+                f"{method} needs what each client contributes, measured on {argument}, which this federation lacks. "
                 "Give it, or give contribution=[...] yourself."
             )
     measures = method.sharing.clients and (asked or bool(method.needs & NEEDS))
     if settings.contribution_rounds > 1 and (given or not measures):
-        why = "the contributions are given" if given else "nobody's contribution is measured"
-        raise ValueError(f"contribution_rounds={settings.contribution_rounds}: {why}. Leave it out.")
+        reason = "the contributions are given" if given else "nobody's contribution is measured"
+        raise ValueError(f"contribution_rounds={settings.contribution_rounds}: {reason}. Leave it out.")
     return measures
 
 
@@ -125,7 +123,7 @@ def standalone(
     for reason, names in failed.items():
         log.warning("%s cannot train alone to the end (%s); the last good model counts", some(list(names)), reason)
     by_client = {key: list(zip(*rows, strict=True)) for key, rows in by_name(measured).items()}
-    means = {key: [fmean(each) for each in clients] for key, clients in by_client.items()}
+    means = {key: [fmean(accuracies) for accuracies in clients] for key, clients in by_client.items()}
     alone: Contribution = {
         "standalone_test": means.get("standalone_test"),
         "standalone_val": means.get("standalone_val"),
@@ -134,7 +132,7 @@ def standalone(
     if last > 1:
         alone["averaged"] = last
         if "standalone_test" in by_client:
-            alone["spread"] = [stdev(each) for each in by_client["standalone_test"]]
+            alone["spread"] = [stdev(accuracies) for accuracies in by_client["standalone_test"]]
     return alone, now
 
 

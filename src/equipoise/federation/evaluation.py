@@ -25,6 +25,8 @@ from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES, Found, Measure, recorded
 from equipoise.metrics.failure import usefulness
 from equipoise.records.record import Clients, Record, Score, Sums, Validation
+from equipoise.system.grouping import grouped
+from equipoise.system.suggestions import some
 from equipoise.system.tree import aligned
 
 log = logging.getLogger(__name__)
@@ -150,20 +152,13 @@ def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
 
 def oracle_of(trial: Trial, t: int, m: int, data: Samples | Absent) -> Oracle:
     """Client ``m``'s data with one epoch of batches, loaded on first use."""
+    s, model = trial.settings, trial.model
     # the batches of the next round's first epoch
-    drawn = schedule(
-        trial.settings.seed,
-        t,
-        [m],
-        [data.size],
-        1,
-        trial.settings.batch_size,
-        chances=trial.chances,
-        drop_single=trial.model.batch_norm,
-    )
-    solver = at(trial.solver, max(t - 1, 0), max(trial.rounds, t, 1), trial.model)  # of the last round
+    sizes, drop = [data.size], model.batch_norm
+    drawn = schedule(s.seed, t, [m], sizes, 1, s.batch_size, chances=trial.chances, drop_single=drop)
+    solver = at(trial.solver, max(t - 1, 0), max(trial.rounds, t, 1), model)  # of the last round
     source = Awaited(data) if isinstance(data, Absent) else data
-    return Oracle(trial.bound, source, solver, drawn.to(trial.setup.initial.device).of(0), trial.model.n_params)
+    return Oracle(trial.bound, source, solver, drawn.to(trial.setup.initial.device).of(0), model.n_params)
 
 
 def costly(t: int, rounds: int) -> bool:
@@ -411,8 +406,7 @@ class HeldOut:
         source = "the people in its training samples" if people else "its own training samples"
         line = f"validation: each client holds out {100 * share:g} % of {source}, {held} samples in all"
         if lacking:
-            more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
-            line += f"; too few to hold one out, so no validation of {', '.join(lacking[:3])}{more}"
+            line += f"; too few to hold one out, so no validation of {some(lacking, 3)}"
         return [line]
 
     def record(self, trial: Trial, p: Progression, rounds: int, measures: Sequence[str] = ()) -> Record:
@@ -429,9 +423,8 @@ class HeldOut:
             if people := Outputs.joined(answered).people(joined=False):
                 record["validation"]["by"] = people
             wanted = (RATES,) if RATES in measures else (trial.model.task.main,)
-            cast(dict[str, Any], record["validation"]).update(
-                usefulness([outputs.score(wanted) for outputs in answered])
-            )
+            scores = [outputs.score(wanted) for outputs in answered]
+            cast(dict[str, Any], record["validation"]).update(usefulness(scores))
         return record
 
     def _answered(self, trial: Trial, p: Progression, *, alone: bool) -> tuple[list[Tallied], list[Outputs]]:
@@ -474,9 +467,7 @@ def pooled(
 ) -> Record:
     """The entry of a record: over all samples that are held out, by group, with more ``measures``, and by client."""
     groups = [EVERYBODY] * len(tallies_of_clients) if groups is None else groups
-    members: dict[str, list[Tallied]] = {}
-    for group, tally in zip(groups, tallies_of_clients, strict=True):
-        members.setdefault(group, []).append(tally)
+    members = grouped(zip(groups, tallies_of_clients, strict=True))
     by_group = {group: together(tallies) for group, several in members.items() if (tallies := [*filter(None, several)])}
     if not by_group:
         return {}

@@ -48,9 +48,8 @@ def agreement(trial: Trial, shape: Shape, stated: Content) -> dict[str, str]:
     stated : ``features``, ``classes`` and what else a :class:`equipoise.flower.Task` states; None where it does not.
     """
     aspects, model = dict(stated), trial.model
-    aspects["parameters"], aspects["frozen parameters"], aspects["hidden units"] = structure(
-        model, trial.neurons
-    ).values()
+    of_network = structure(model, trial.neurons).values()
+    aspects["parameters"], aspects["frozen parameters"], aspects["hidden units"] = of_network
     aspects["own code"] = own_code.defining(*model.net.modules(), *trial.method.rules, model.task) or None
     of_sample = [*chain(*shape.values())] if isinstance(shape, dict) else [*shape]
     for what, sizes, whose in (("features", of_sample, "a sample"), ("classes", [trial.setup.n_classes], "the output")):

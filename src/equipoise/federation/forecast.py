@@ -116,9 +116,8 @@ class Forecast:
 
 def size(amount: float) -> str:
     """Bytes for people: ``"3.2 GiB"``."""
-    unit, scale = next(
-        ((u, s) for u, s in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)) if amount >= s), ("B", 1)
-    )
+    units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+    unit, scale = next(((unit, scale) for unit, scale in units if amount >= scale), ("B", 1))
     return f"{amount / scale:,.{0 if scale == 1 else 1}f} {unit}"
 
 

@@ -76,10 +76,8 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
     if answer.trained.shape != expected or answer.trained.dtype != like.dtype:
         form = f"{list(answer.trained.shape)} of {answer.trained.dtype}"
         return f"the update has the wrong shape: expected {list(expected)} of {like.dtype}, found {form}"
-    after, before = flatten(answer.states), flatten(list(states))
-    if after.keys() != before.keys() or any(
-        after[k].shape[1:] != before[k].shape or after[k].dtype != before[k].dtype for k in after
-    ):
+    forms = {k: (x.shape[1:], x.dtype) for k, x in flatten(answer.states).items()}
+    if forms != {k: (x.shape, x.dtype) for k, x in flatten(list(states)).items()}:
         return "the client's state changed its shape"
     for what, value in _values(answer):
         if value.dim() == 0 or len(value) != m:
@@ -89,9 +87,8 @@ def misfit(answer: Answer, like: Tensor, states: Sequence[State]) -> str:
 
 def finite(answer: Answer) -> Tensor:
     """Whether all values of each row of an answer are in the range [m], see :data:`LARGEST`, without a wait for a GPU."""
-    rows = [
-        value.reshape(len(value), -1) for _, value in _values(answer) if value.is_floating_point() and value.numel()
-    ]
+    numbers = (value for _, value in _values(answer) if value.is_floating_point() and value.numel())
+    rows = [value.reshape(len(value), -1) for value in numbers]
     inside = [(x.amax(1) <= LARGEST) & (x.amin(1) >= -LARGEST) for x in rows]  # of NaN, neither is true
     return torch.stack([x.to(answer.trained.device) for x in inside]).all(0)
 
@@ -120,8 +117,8 @@ def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
         for rule, own, report in zip(job.rules, declared, answer.reports, strict=True):
             ranges, stays = own.ranges, own.stays
             if ranges and report.keys() - stays != ranges.keys() - stays:
-                said = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(ranges)}"
-                problems |= dict.fromkeys(answer.rows, said)
+                fault = f"it reports {_listed(report)}, where {text_of(rule)} reports {_listed(ranges)}"
+                problems |= dict.fromkeys(answer.rows, fault)
             for key, bounds in ranges.items():
                 if key in report and report[key].numel() and bounds != Bounds(length=bounds.length):
                     x = report[key].reshape(len(answer.rows), -1).double()
@@ -129,11 +126,10 @@ def out_of_range(answers: Iterable[Answer], job: Job) -> dict[int, str]:
                     numbers.append(torch.stack([x.amin(1), x.amax(1), x.sum(1)], 1))
     if not numbers:
         return problems
-    for (row, key, bounds), (low, high, total) in zip(
-        places, torch.cat([x.to(numbers[0].device) for x in numbers]).tolist(), strict=True
-    ):
-        if why := _misfit(low, high, total, bounds, job, row):
-            problems.setdefault(row, f"the report {key!r} {why}")
+    ends = torch.cat([x.to(numbers[0].device) for x in numbers]).tolist()
+    for (row, key, bounds), (low, high, total) in zip(places, ends, strict=True):
+        if fault := _misfit(low, high, total, bounds, job, row):
+            problems.setdefault(row, f"the report {key!r} {fault}")
     return problems
 
 
@@ -160,12 +156,12 @@ def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str
     problems: dict[int, str] = {}
     if len(at := job.model.variances):
         least = trained[:, at].amin(1).tolist()
-        why = "a running variance of BatchNorm is {:.4g}, and none is below 0"
-        problems |= {row: why.format(least[row]) for row in rows if least[row] < NEGATIVE}
+        fault = "a running variance of BatchNorm is {:.4g}, and none is below 0"
+        problems |= {row: fault.format(least[row]) for row in rows if least[row] < NEGATIVE}
     if whole := job.model.n_whole:
         largest, most = trained[:, -whole:].abs().amax(1).tolist(), job.model.most * UNIT
-        why = f"a count of the network is {{:.4g}}, and {job.model.most} is the most"
-        problems |= {row: why.format(largest[row] / UNIT) for row in rows if largest[row] >= most}
+        fault = f"a count of the network is {{:.4g}}, and {job.model.most} is the most"
+        problems |= {row: fault.format(largest[row] / UNIT) for row in rows if largest[row] >= most}
     if len(at := job.model.batches):
         new = ((trained[:, at] - job.received[:, at]) / UNIT).round()
         least, largest = new.amin(1).tolist(), new.amax(1).tolist()
@@ -173,8 +169,8 @@ def bad_buffers(trained: Tensor, job: Job, rows: Sequence[int]) -> dict[int, str
             most = PASSES * job.settings.steps_of(job.data[row].size)
             if least[row] < 0 or largest[row] > most:
                 n = least[row] if least[row] < 0 else largest[row]
-                said = f"BatchNorm has counted {n:.4g} batches in a round, and 0 to {most} is possible"
-                problems.setdefault(row, said)
+                fault = f"BatchNorm has counted {n:.4g} batches in a round, and 0 to {most} is possible"
+                problems.setdefault(row, fault)
     return problems
 
 
@@ -214,9 +210,8 @@ def far(lengths: Mapping[int, float], limit: float, growth: float = 1.0, what: s
         times = length / median if median else 0.0
         if times > max(limit / growth, min(limit, NEAR)):
             grown = "" if times > limit else f", while all have grown {growth:.3g}-fold"
-            reasons[row] = (
-                f"the {what} is {times:.3g} times as long as the median of the round, and norm_limit is {limit:g}{grown}"
-            )
+            long = f"{times:.3g} times as long as the median of the round"
+            reasons[row] = f"the {what} is {long}, and norm_limit is {limit:g}{grown}"
     return reasons
 
 

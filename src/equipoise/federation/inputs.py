@@ -24,24 +24,9 @@ from equipoise.core.observation import observe, require_outputs
 from equipoise.core.rates import Layers, RateLike
 from equipoise.core.settings import Settings
 from equipoise.core.task import CLASSIFICATION, Classification, Task
+from equipoise.data import samples
 from equipoise.data.batch import Batch, Inputs, Shape, finite, listed, shape_of
-from equipoise.data.samples import (
-    Absent,
-    Items,
-    Lazy,
-    Samples,
-    Transform,
-    as_batch,
-    at_one_client,
-    check,
-    check_attributes,
-    divided,
-    joined,
-    loaded,
-    read,
-    room,
-    trained_on,
-)
+from equipoise.data.samples import Absent, Items, Lazy, Samples, Transform, loaded
 from equipoise.federation.method import Method
 from equipoise.records.meta import REPEATED, TOGETHER
 from equipoise.submodels.discovery import find
@@ -95,8 +80,8 @@ class Frame:
 
     def divided(self, share: float, seed: int) -> tuple[Frame, tuple[Samples | Absent | None, ...]]:
         """The same without what every client holds out, and what that is; None for a client with too few samples."""
-        people = at_one_client([d.people for d in self.data])
-        parts = [divided(d, share, seed, *each) for d, *each in zip(self.data, self.names, people, strict=True)]
+        people = samples.at_one_client([d.people for d in self.data])
+        parts = [samples.divided(d, share, seed, *each) for d, *each in zip(self.data, self.names, people, strict=True)]
         data = tuple(own for own, _ in parts)
         first = self.first if parts[0][1] is None else loaded(data[0])
         return replace(self, data=data, first=first), tuple(held for _, held in parts)
@@ -147,9 +132,8 @@ class Frame:
         x = self.first.batch(torch.zeros(2, dtype=torch.int64, device=initial.device), None).x
         x = tree_map(lambda leaf: leaf.expand(2, *leaf.shape), x)
         try:
-            Stacked(self.model).gradient(
-                initial[:, :P], initial[:, P:].clone(), x, lambda logits, _: logits.sum((-1, -2))
-            )
+            theta, buffers = initial[:, :P], initial[:, P:].clone()
+            Stacked(self.model).gradient(theta, buffers, x, lambda logits, _: logits.sum((-1, -2)))
         except Exception:  # whatever vmap, or the network in it, raises
             return False
         return True
@@ -186,7 +170,7 @@ class Frame:
         here = [d for d in self.data if isinstance(d, Samples)]
         kinds = {None if d.content is None else d.content.kind for d in here}
         if len(here) == len(self.data) and len(kinds) == 1 and None not in kinds:
-            whole = joined(here)
+            whole = samples.joined(here)
         elif len(here) == len(self.data) and kinds == {None}:
             A = here[0].attributes
             sets: ConcatDataset[object] = ConcatDataset([d.store for d in here if isinstance(d.store, Dataset)])
@@ -274,7 +258,7 @@ def frame(
     dtype = Model(net, head).initial.dtype  # errors of the network come before the data are read
     if any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in net.modules()):
         dtype = torch.int64  # whole numbers, which it looks up
-    reading = partial(read, dtype=dtype, device=where, transform=transform, target=task.dtype)
+    reading = partial(samples.read, dtype=dtype, device=where, transform=transform, target=task.dtype)
     clients = _clients(clients)
     called = _names(names, clients)
     data = _client_samples(reading, clients, called, settings, memory)
@@ -291,29 +275,22 @@ def frame(
     every: list[tuple[str, Samples | Absent | None]] = [*zip(called, data, strict=True)]
     every += [(f"test set {n!r}", d) for n, d in sets.items()]
     every += [*((f"test set of {name}", d) for name, d in (own or {}).items()), ("server_validation", held_out)]
-    present = _checked_samples(every, like, n_classes)
-    check_attributes({called[0]: A} | {name: n for name, n in present.items() if name in called})
-    check_attributes({name: n for name, n in present.items() if n})  # test sets may have none
+    here = [(name, d) for name, d in every if isinstance(d, Samples)]  # others are checked when they are loaded
+    for name, d in here:
+        samples.check(d, name, like, n_classes)
+    present = {name: d.attributes for name, d in here}
+    samples.check_attributes({called[0]: A} | {name: n for name, n in present.items() if name in called})
+    samples.check_attributes({name: n for name, n in present.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if own is None else tuple(own.values())
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
 
 
-def _checked_samples(
-    every: Iterable[tuple[str, Samples | Absent | None]], like: tuple[str, Shape] | None, n_classes: int
-) -> dict[str, int]:
-    """How many attributes samples have, by name, after a check of each; absent ones are checked when they are loaded."""
-    present = [(name, samples) for name, samples in every if isinstance(samples, Samples)]
-    for name, samples in present:
-        check(samples, name, like, n_classes)
-    return {name: samples.attributes for name, samples in present}
-
-
 def _targets(data: Sequence[Samples | Absent], names: Sequence[str], settings: Settings) -> list[Tensor]:
     """What clients whose data are in memory train to predict."""
-    people = at_one_client([d.people for d in data])
+    people = samples.at_one_client([d.people for d in data])
     return [
-        trained_on(d.content.y, (settings.validation, settings.seed), name, of_whom)
+        samples.trained_on(d.content.y, (settings.validation, settings.seed), name, of_whom)
         for d, name, of_whom in zip(data, names, people, strict=True)
         if isinstance(d, Samples) and d.content is not None
     ]
@@ -356,7 +333,7 @@ def _client_samples(
     reading: Reading, clients: Sequence[object], names: Sequence[str], settings: Settings, memory: int | None
 ) -> tuple[Samples | Absent, ...]:
     """The data of all clients, which share ``memory`` bytes: lazy data of one cohort are in memory together, other data of all clients."""
-    space = room() if memory is None else memory
+    space = samples.room() if memory is None else memory
     cohort = cohort_size(len(clients), settings.participation)
     return tuple(
         reading(c, name, memory=space // (cohort if isinstance(c, Lazy) else len(clients)))
@@ -422,7 +399,7 @@ def client_sets(sets: Sequence[object], names: Sequence[str] | None) -> tuple[di
     if len(given) <= FEW:
         return given, called if len(given) == len(called) == len(sets) else None
     pairs = {name: d.tensors if isinstance(d, TensorDataset) else d for name, d in given.items()}
-    each = [d if isinstance(d, Dataset) else as_batch(d, name) for name, d in pairs.items()]
+    each = [d if isinstance(d, Dataset) else samples.as_batch(d, name) for name, d in pairs.items()]
     return {ALL: _joined(each)}, None
 
 

@@ -26,6 +26,7 @@ class MethodError(InputError):
 
 
 LONGEST = 10_000  # characters of a method's text
+AFTER = ("", "+", ":", "(", " ")  # what may follow a name
 NOTHING = ""
 ORDER = ("updates", NOTHING, "start", "mask", "weights", "direction", "step", "use")  # of rules by what they own
 
@@ -133,11 +134,9 @@ class Method:
         ------
         MethodError : naming the rule.
         """
+        of_classes = {"classes", "contribution", "contribution_on_test"}
         for rule, part in zip(self.rules, self.parts, strict=True):
-            if (
-                rule.declared.needs & {"classes", "contribution", "contribution_on_test"}
-                and task.dtype.is_floating_point
-            ):
+            if rule.declared.needs & of_classes and task.dtype.is_floating_point:
                 raise MethodError(
                     f"{part} needs classes, and a {task.name} has none. Leave it out, or choose another method."
                 )
@@ -150,9 +149,8 @@ class Method:
     @property
     def sharing(self) -> Sharing:
         """What the clients share, see :class:`equipoise.core.rule.Declarations`."""
-        return next(
-            (rule.declared.sharing for rule in self.rules if not rule.declared.sharing.federated), Sharing.MODELS
-        )
+        every = (rule.declared.sharing for rule in self.rules)
+        return next((sharing for sharing in every if not sharing.federated), Sharing.MODELS)
 
     def check(self, solver: Solver) -> None:
         """Refuse a solver that lacks what a rule needs.
@@ -239,9 +237,8 @@ def printed(method: Method) -> str:
 
 def _listed(values: Mapping[str, object]) -> str:
     """Hyper-parameters as :func:`read_values` reads them."""
-    return ", ".join(
-        f"{key}={shorten(str([*value] if isinstance(value, tuple) else value))}" for key, value in values.items()
-    )
+    texts = {key: str([*value] if isinstance(value, tuple) else value) for key, value in values.items()}
+    return ", ".join(f"{key}={shorten(text)}" for key, text in texts.items())
 
 
 def _rank(rule: Rule) -> int:
@@ -286,9 +283,8 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Method:
     for written, preset, given in pieces:
         entry, name = METHODS.get(written) or _own(written), written.rpartition(":")[2]
         values = {**entry.values, **_preset(written, preset), **given}
-        values |= {
-            key.split(".", 1)[1]: rest.pop(key) for key in list(rest) if key.split(".", 1)[0] == name and "." in key
-        }
+        own = [key for key in rest if key.startswith(f"{name}.")]
+        values |= {key.removeprefix(f"{name}."): rest.pop(key) for key in own}
         made = make_rules(entry, values, written, name)
         rules += made
         parts += [name] * len(made)
@@ -351,10 +347,8 @@ def _pieces(text: str) -> Iterable[tuple[str, str | None, dict[str, object]]]:
         raise MethodError(f"The method has {len(rest):,} characters, and at most {LONGEST:,} are read. Shorten it.")
     names = sorted([*METHODS, *ALIASES], key=len, reverse=True)
     while True:
-        name = next(
-            (n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in ("", "+", ":", "(", " ")), None
-        )
-        name = name or own_code.split(rest)[0]
+        begins = (n for n in names if rest.startswith(n) and rest[len(n) : len(n) + 1] in AFTER)
+        name = next(begins, None) or own_code.split(rest)[0]
         if not name:
             raise MethodError(_no_such_method(rest, text))
         rest = rest[len(name) :].lstrip()

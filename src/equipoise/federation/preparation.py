@@ -7,13 +7,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from equipoise.core.attacks import FLIPS, Attackers
 from equipoise.core.draws import Schedule, chances, cohort_size
 from equipoise.core.model import Model
 from equipoise.core.oracle import Oracle
-from equipoise.core.presence import Presence
 from equipoise.core.rule import Setup
 from equipoise.core.settings import Settings
+from equipoise.core.simulation import FLIPS, Attackers, Presence
 from equipoise.core.solver import Solver
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.samples import Absent, Transform

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from equipoise.core import draws, wire
-from equipoise.core.attacks import FLIPS, LIES
 from equipoise.core.maths import put
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
+from equipoise.core.simulation import FLIPS, LIES
 from equipoise.core.solver import at
 from equipoise.data.samples import Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
-from equipoise.federation.trial import Progression, Trial
+from equipoise.federation.trial import Progression, Trial, cohort_of
 from equipoise.records.record import Bytes, Record
 from equipoise.system import threads
 from equipoise.system.places import private
@@ -63,7 +63,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     own = _own(now, ids, answers.trained, held)
     updates = _shown(trial, answers.trained.sub_(received), held)  # take the memory of the trained models
     traffic = _traffic(trial, now, job, answers, updates, ids)
-    cohort = _cohort(trial, now, rounds, ids, received, held, updates)
+    cohort = cohort_of(trial, now, rounds, ids, _known(trial, now, received), updates, held)
     server, cohort = _aggregate(trial, now, cohort, answers.reports)
     cohort = _with_present_buffers(trial, now, cohort)
     vector = _step(trial, now, cohort)
@@ -164,37 +164,6 @@ def _shown(trial: Trial, change: Tensor, held: Tensor | None, first: int = 0) ->
     for hidden in (trial.private, None if held is None else ~held):
         change = change if hidden is None else change.masked_fill(hidden[..., first:], 0)
     return change
-
-
-def _cohort(
-    trial: Trial,
-    now: Progression,
-    rounds: int,
-    ids: Tensor,
-    received: Tensor,
-    held: Tensor | None,
-    updates: Tensor,
-) -> Cohort:
-    """What the server knows once the clients have answered."""
-    P, sizes, seen = trial.model.n_params, trial.setup.sizes[ids], _known(trial, now, received)
-    return Cohort(
-        t=now.t,
-        rounds=rounds,
-        n_clients=len(trial.data),
-        theta=now.vector[:P],
-        updates=updates[:, :P],
-        ids=ids,
-        sizes=sizes,
-        weights=sizes / sizes.sum(),
-        layout=trial.model.layout,
-        buffer_updates=updates[:, P:],
-        received=seen,
-        kept=seen,
-        held=held,
-        seed=trial.settings.seed,
-        oracle=trial.oracle,
-        contribution=trial.contribution,
-    )
 
 
 def _aggregate(trial: Trial, now: Progression, cohort: Cohort, reports: list[State]) -> tuple[list[State], Cohort]:

@@ -88,9 +88,8 @@ class Standing:
 
     def ends(self, since: float) -> datetime | None:
         """When the run ends, if the last round ended ``since`` (seconds since 1970) and the others take as long as the last ones."""
-        return (
-            None if self.seconds is None else datetime.fromtimestamp(since + self.seconds * (self.rounds - self.round))
-        )
+        left = self.rounds - self.round
+        return None if self.seconds is None else datetime.fromtimestamp(since + self.seconds * left)
 
     def __str__(self) -> str:
         """``round 37 of 500, accuracy 81.2 (mean of 3 groups), worst 63.1 (north)``."""
@@ -169,15 +168,9 @@ def progress_bar(wanted: bool) -> Progress:
     console = Terminal(stderr=True)
     if wanted and console.is_jupyter:
         return _InNotebook(disable=True)  # rich's own needs ipywidgets there
-    return Progress(
-        _Name(Column(no_wrap=True)),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        _Accuracies(console),
-        console=console,
-        disable=not (wanted and console.is_terminal),
-    )
+    name, times = _Name(Column(no_wrap=True)), (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (name, *times, _Accuracies(console))
+    return Progress(*columns, console=console, disable=not (wanted and console.is_terminal))
 
 
 def accuracies(record: Record, digits: int = 0) -> list[str]:

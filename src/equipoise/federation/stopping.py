@@ -48,12 +48,10 @@ class EarlyStopping:
     def __post_init__(self) -> None:
         check_fields(self, "EarlyStopping: ")
         if self.on != "validation":
-            why = (
-                "a model that is chosen by test data looks better on them than on new data" if self.on == "test" else ""
-            )
+            why = ": a model that is chosen by test data looks better on them than on new data" * (self.on == "test")
             raise ValueError(
                 f"EarlyStopping: on must be 'validation', what clients hold out of their own samples; found {self.on!r}"
-                f"{why and ': '}{why}."
+                f"{why}."
             )
 
     @staticmethod

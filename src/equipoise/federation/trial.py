@@ -12,15 +12,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from equipoise.core.attacks import Attackers
 from equipoise.core.client_rows import Rows
 from equipoise.core.draws import cohort_size
 from equipoise.core.hidden_units import Neurons
 from equipoise.core.model import Bound, Model
 from equipoise.core.oracle import Oracle
-from equipoise.core.presence import Presence
 from equipoise.core.rule import Cohort, Setup, State
 from equipoise.core.settings import COMING, SIMULATED, Settings, simulated
+from equipoise.core.simulation import Attackers, Presence
 from equipoise.core.solver import Solver
 from equipoise.data.samples import Absent, Samples
 from equipoise.engines import EngineChoice
@@ -84,15 +83,11 @@ class Trial:
 
     def header(self, choice: EngineChoice) -> list[str]:
         """Method, training, network, engine, BatchNorm and hidden units, a line each."""
-        model, s = self.model, self.settings
+        model, s, head = self.model, self.settings, self.model.head_name
         asked = cohort_size(len(self.data), s.participation)
         local = f"{s.epochs} local epochs" if s.steps is None else f"{s.steps} local steps"
         dtype = str(model.initial.dtype).removeprefix("torch.")
-        features = (
-            f"features enter {model.head_name!r}"
-            if model.head_name
-            else "no classifier, so the logits are its features"
-        )
+        features = f"features enter {head!r}" if head else "no classifier, so the logits are its features"
         method = own_code.short(str(self.method))
         lines = [
             f"method {method} · {plural(len(self.data), 'client')}, {asked} a round · {local} of batch {s.batch_size} · {self.solver}",
@@ -101,25 +96,22 @@ class Trial:
             f"BatchNorm: {self._batch_norm()}",
         ]
         if model.whole:
-            how = "kept by each client" if self._kept() else "averaged by client weight and rounded"
-            lines.append(f"whole numbers of the network: {some(model.whole)}, {how}")
+            treatment = "kept by each client" if self._kept() else "averaged by client weight and rounded"
+            lines.append(f"whole numbers of the network: {some(model.whole)}, {treatment}")
         if self.presence is not None:
-            lines.append(
-                f"clients come and go, drawn from the seed: {', '.join(f'{k} {v}' for k, v in simulated(s, COMING).items())}"
-            )
+            coming = ", ".join(f"{name} {value}" for name, value in simulated(s, COMING).items())
+            lines.append(f"clients come and go, drawn from the seed: {coming}")
         if (attackers := self.attackers) is not None:
-            what = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
-            lines.append(
-                f"{what} by {len(attackers.clients)} of {len(self.data)}: {some([self.names[m] for m in attackers.clients])}"
-            )
+            attack = f"attack {attackers.attack}{f' of scale {attackers.scale:g}' if attackers.scale else ''}"
+            names = some([self.names[m] for m in attackers.clients])
+            lines.append(f"{attack} by {len(attackers.clients)} of {len(self.data)}: {names}")
         here = [name for name in SIMULATED if self.presence is None or name not in COMING]
         if not self.method.sharing.federated and (idle := simulated(s, here)):
-            lines.append(
-                f"without effect here, as it is no federated learning: {', '.join(f'{k} {v}' for k, v in idle.items())}"
-            )
+            settings = ", ".join(f"{name} {value}" for name, value in idle.items())
+            lines.append(f"without effect here, as it is no federated learning: {settings}")
         if self.neurons is not None:
             sizes = ", ".join(f"{name} {n}" for name, n in zip(self.neurons.names, self.neurons.sizes, strict=True))
-            shared = [f"{name} is everybody's ({why})" for name, why in self.neurons.left_out.items()]
+            shared = [f"{name} is everybody's ({reason})" for name, reason in self.neurons.left_out.items()]
             lines.append("; ".join([f"hidden units: {sizes}", *shared]))
         return lines
 
@@ -129,12 +121,12 @@ class Trial:
         if not model.batch_norm:
             return "none in this network"
         if self._kept():
-            how = "kept by each client; the global model is tested with their mean"
+            treatment = "kept by each client; the global model is tested with their mean"
         else:
             masked = any(rule.declared.mask_buffers for rule in self.method.rules)
-            how = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
+            treatment = f"averaged by client weight and {'masked like parameters' if masked else 'not masked'}"
         n = model.size - model.n_params - model.n_whole
-        return f"{n:,} running statistics, {how}; a last batch of one sample is left out"
+        return f"{n:,} running statistics, {treatment}; a last batch of one sample is left out"
 
     def _kept(self) -> bool:
         """Whether all buffers stay with each client."""
@@ -212,11 +204,36 @@ def _as_before(old: Tensor | Rows, new: Tensor | Rows) -> Tensor | Rows:
 def begin(trial: Trial) -> Progression:
     """What is remembered before the first round."""
     rules = trial.method.rules
-    kept = [{**RECEIPT}] if trial.away else [rule.client_state(trial.setup) for rule in rules]
-    clients = tree_map(trial.setup.per_client, kept)
+    of_clients = [{**RECEIPT}] if trial.away else [rule.client_state(trial.setup) for rule in rules]
+    clients = tree_map(trial.setup.per_client, of_clients)
     server = [rule.server_state(trial.setup) for rule in rules]
     own = None if trial.private is None or trial.away else trial.setup.per_client(trial.setup.initial)
     return Progression(0, trial.setup.initial.clone(), clients, server, None, own)
+
+
+def cohort_of(
+    trial: Trial, now: Progression, rounds: int, ids: Tensor, received: Tensor, updates: Tensor, held: Tensor | None
+) -> Cohort:
+    """What the server knows once clients have answered: ``updates`` [M, G] of what they ``received`` [M, G], as far as it is known."""
+    P, sizes = trial.model.n_params, trial.setup.sizes[ids]
+    return Cohort(
+        t=now.t,
+        rounds=rounds,
+        n_clients=trial.setup.n_clients,
+        theta=now.vector[:P],
+        updates=updates[:, :P],
+        ids=ids,
+        sizes=sizes,
+        weights=sizes / sizes.sum(),
+        layout=trial.model.layout,
+        buffer_updates=updates[:, P:],
+        received=received,
+        kept=received,
+        held=held,
+        seed=trial.settings.seed,
+        oracle=trial.oracle,
+        contribution=trial.contribution,
+    )
 
 
 def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
@@ -227,26 +244,13 @@ def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
     MethodError : the rules weigh differently, or do more than weigh.
     """
     require_own_weights(trial.method)
-    n, P, vector = len(sizes), trial.model.n_params, trial.setup.initial
+    n, vector = len(sizes), trial.setup.initial
     samples = torch.tensor([float(size) for size in sizes.values()], dtype=torch.float64)
     # which class is positive is the server's choice, on which no weight of a site depends
-    setup, ids = replace(trial.setup, sizes=samples, positive=0), torch.arange(n)
-    zero = torch.zeros_like(vector).expand(n, -1)
-    cohort = Cohort(
-        t=0,
-        rounds=1,
-        n_clients=n,
-        theta=vector[:P],
-        updates=zero[:, :P],
-        ids=ids,
-        sizes=samples,
-        weights=samples / samples.sum(),
-        layout=trial.model.layout,
-        buffer_updates=zero[:, P:],
-        received=vector.expand(n, -1),
-        kept=vector.expand(n, -1),
-        seed=trial.settings.seed,
-    )
+    setup = replace(trial.setup, sizes=samples, positive=0)
+    of_sites = replace(trial, setup=setup, oracle=None, contribution=None)
+    received, zero = vector.expand(n, -1), torch.zeros_like(vector).expand(n, -1)
+    cohort = cohort_of(of_sites, Progression(0, vector, [], []), 1, torch.arange(n), received, zero, None)
     for rule in trial.method.rules:
         reports = {key: x.expand(n, *x.shape) for key, x in rule.no_report(setup).items()}
         _, cohort = rule.aggregate(rule.server_state(setup), replace(cohort, reports=reports))

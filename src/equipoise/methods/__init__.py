@@ -1,8 +1,9 @@
-"""One file per paper, each with its entries of the catalogue at its end; a new file is one more name here.
+"""One file per paper, each with its entry of the catalogue, or several, at its end; a new file is one more name here.
 
 A file imports ``core``, ``submodels`` and other methods.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from equipoise.core.rule import CatalogueEntry
@@ -25,7 +26,13 @@ MODULES = (
     # privacy, and clients that lie
     "dp", "coordinatewise", "krum", "geometric_median", "clipping", "centred_clipping",
 )  # fmt: skip
-METHODS: dict[str, CatalogueEntry] = {
-    name: entry for module in MODULES for name, entry in import_module(f"{__name__}.{module}").CATALOGUE.items()
-}
+
+
+def _entries(module: str) -> Mapping[str, CatalogueEntry]:
+    """The entries of a file by name; a file with one method is called as that."""
+    catalogue = import_module(f"{__name__}.{module}").CATALOGUE
+    return {module.replace("_", "-"): catalogue} if isinstance(catalogue, CatalogueEntry) else catalogue
+
+
+METHODS: dict[str, CatalogueEntry] = {name: entry for module in MODULES for name, entry in _entries(module).items()}
 ALIASES = {"fedismplus": "fedism+"}  # for shells and file names in which a plus sign is a nuisance

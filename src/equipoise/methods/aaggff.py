@@ -93,11 +93,9 @@ class AAggFF(LossRule):
         return {"p": p, "g": g}, replace(cohort, weights=simplex(p[cohort.ids]))
 
 
-CATALOGUE = {
-    "aaggff": CatalogueEntry(
-        (AAggFF,),
-        "weights that an online algorithm learns from the losses of all rounds",
-        "Hahn et al., ICML 2024",
-        {"device": {"form": "device"}, "released": {"released": True}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (AAggFF,),
+    "weights that an online algorithm learns from the losses of all rounds",
+    "Hahn et al., ICML 2024",
+    {"device": {"form": "device"}, "released": {"released": True}},
+)

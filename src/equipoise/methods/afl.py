@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.maths import FAR, project_to_simplex, simplex
-from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Presets, Setup, State
 from equipoise.system.ranges import log_uniform, number
 
 
@@ -75,11 +75,7 @@ class AFL(LossRule):
         return state["mean"] if self.averaged else theta
 
 
-CATALOGUE = {
-    "afl": CatalogueEntry(
-        (AFL,),
-        "weights that climb on the clients' losses (agnostic FL)",
-        "Mohri et al., ICML 2019",
-        {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}},
-    ),
-}
+PRESETS: Presets = {"marsfl": {"memory": False, "floor": 0.001}, "worst-client": {"worst": True}}
+CATALOGUE = CatalogueEntry(
+    (AFL,), "weights that climb on the clients' losses (agnostic FL)", "Mohri et al., ICML 2019", PRESETS
+)

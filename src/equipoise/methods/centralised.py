@@ -23,8 +23,6 @@ class Centralised(Rule):
     sharing = Sharing.DATA
 
 
-CATALOGUE = {
-    "centralised": CatalogueEntry(
-        (Centralised,), "one model trained on all data in one place: an upper bound", "the usual upper bound"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Centralised,), "one model trained on all data in one place: an upper bound", "the usual upper bound"
+)

@@ -54,11 +54,9 @@ class CentredClipping(Rule):
         return {"v": v, "buffers": buffers}, replace(cohort, buffer_updates=agreed)
 
 
-CATALOGUE = {
-    "centred-clipping": CatalogueEntry(
-        (CentredClipping,),
-        "clip updates around the step before, against clients that lie",
-        "Karimireddy, He, Jaggi, ICML 2021",
-        printed="Centred clipping",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (CentredClipping,),
+    "clip updates around the step before, against clients that lie",
+    "Karimireddy, He, Jaggi, ICML 2021",
+    printed="Centred clipping",
+)

@@ -251,18 +251,16 @@ class CFFL(Rule):
         return state, cohort.kept + functional.pad(allocated, (0, given.shape[1] - len(step)))
 
 
-CATALOGUE = {
-    "cffl": CatalogueEntry(
-        (CFFL,),
-        "to each client the part of the summed updates that its accuracy and size earn",
-        "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020",
-        {
-            "released": {"aggregation": "sum"},
-            "mnist": {"aggregation": "sum", "decay": True, "download": "random"},
-            "cifar10": {"aggregation": "sum", "clip": 1e-3, "criterion": "layer"},
-            "cla": {"aggregation": "sum", "coef": 1 / 6, "by": "classes"},
-            "contribution": {"reputation": "contribution"},
-            "group-port": {"port": True},
-        },
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (CFFL,),
+    "to each client the part of the summed updates that its accuracy and size earn",
+    "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020",
+    {
+        "released": {"aggregation": "sum"},
+        "mnist": {"aggregation": "sum", "decay": True, "download": "random"},
+        "cifar10": {"aggregation": "sum", "clip": 1e-3, "criterion": "layer"},
+        "cla": {"aggregation": "sum", "coef": 1 / 6, "by": "classes"},
+        "contribution": {"reputation": "contribution"},
+        "group-port": {"port": True},
+    },
+)

@@ -106,15 +106,13 @@ class CGSV(Rule):
         return state, rewarded(cohort, given, share(standing, self.beta)[cohort.ids], self.sparsify)
 
 
-CATALOGUE = {
-    "cgsv": CatalogueEntry(
-        (CGSV,),
-        "to each client the part of the aggregate that its cosine with it earns",
-        "Xu, Lyu, Ma, Miao, Foo, Low, NeurIPS 2021",
-        {
-            "released": {"sparsify": "released_layer"},
-            "paper-global": {"sparsify": "paper_global"},
-            "contribution": {"reputation": "contribution"},
-        },
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (CGSV,),
+    "to each client the part of the aggregate that its cosine with it earns",
+    "Xu, Lyu, Ma, Miao, Foo, Low, NeurIPS 2021",
+    {
+        "released": {"sparsify": "released_layer"},
+        "paper-global": {"sparsify": "paper_global"},
+        "contribution": {"reputation": "contribution"},
+    },
+)

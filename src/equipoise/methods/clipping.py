@@ -55,10 +55,6 @@ class Clipping(Rule):
         return state, replace(cohort, updates=short[0], buffer_updates=short[1], notes=notes)
 
 
-CATALOGUE = {
-    "clipping": CatalogueEntry(
-        (Clipping,),
-        "shorten long updates before anything is done with them",
-        "Sun et al., 2019; Geyer, Klein, Nabi 2017",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Clipping,), "shorten long updates before anything is done with them", "Sun et al., 2019; Geyer, Klein, Nabi 2017"
+)

@@ -85,11 +85,9 @@ class DP(Rule):
         return update + self.noise * self.clip * visit.normal() if self.seals else update
 
 
-CATALOGUE = {
-    "dp": CatalogueEntry(
-        (DP,),
-        "clip every update and add noise to it: differential privacy of a client's data",
-        "McMahan et al., ICLR 2018; Geyer, Klein, Nabi 2017",
-        {"clip": {"noise": 0.0}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (DP,),
+    "clip every update and add noise to it: differential privacy of a client's data",
+    "McMahan et al., ICLR 2018; Geyer, Klein, Nabi 2017",
+    {"clip": {"noise": 0.0}},
+)

@@ -57,8 +57,6 @@ class EAGLE(Rule):
         return state, replace(cohort, weights=simplex(factor.clamp(min=0)), coefficients=factor)
 
 
-CATALOGUE = {
-    "eagle": CatalogueEntry(
-        (EAGLE,), "equal distance of the clients' losses from what they reach alone", "Erraji et al. 2026"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (EAGLE,), "equal distance of the clients' losses from what they reach alone", "Erraji et al. 2026"
+)

@@ -78,4 +78,4 @@ class FAEL(Rule):
 
 
 RELEASED = {"distance": "norms", "init": "uniform", "carry": "raw"}
-CATALOGUE = {"fael": CatalogueEntry((FAEL,), "weigh clients by how far they moved", PAPER, {"released": RELEASED})}
+CATALOGUE = CatalogueEntry((FAEL,), "weigh clients by how far they moved", PAPER, {"released": RELEASED})

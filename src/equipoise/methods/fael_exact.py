@@ -88,8 +88,6 @@ class FAELExact(Rule):
         return {"p": state["p"].index_copy(0, i, before.sum() * p)}, replace(cohort, weights=p, notes=notes)
 
 
-CATALOGUE = {
-    "fael-exact": CatalogueEntry(
-        (FAELExact,), "weights that make the clients equally far from the global model", PAPER, printed="FAEL (exact)"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FAELExact,), "weights that make the clients equally far from the global model", PAPER, printed="FAEL (exact)"
+)

@@ -88,11 +88,9 @@ class FairBatch(cells.WeighingRule):
         return {**state, "w": shifted(w, n, step * n.sum(1) / n.sum().clamp(min=1))}, cohort
 
 
-CATALOGUE = {
-    "fairbatch": CatalogueEntry(
-        (FairBatch,),
-        "weights that move to the group with the larger loss, in fixed steps",
-        "Roh et al., ICLR 2021",
-        {"declearn": {"metric": "dp", "form": "declearn"}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FairBatch,),
+    "weights that move to the group with the larger loss, in fixed steps",
+    "Roh et al., ICLR 2021",
+    {"declearn": {"metric": "dp", "form": "declearn"}},
+)

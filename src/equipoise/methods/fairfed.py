@@ -7,7 +7,7 @@ from torch import Tensor
 
 from equipoise.core import cells
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Presets, Rule, Setup, State, Visit
 from equipoise.methods.fairgrad import constants
 from equipoise.system.ranges import choice, number, uniform
 
@@ -159,20 +159,16 @@ class FairFed(Rule):
         return state, replace(cohort, weights=convex, coefficients=weights)
 
 
-CATALOGUE = {
-    "fairfed": CatalogueEntry(
-        (FairFed,),
-        "less weight to clients whose unfairness is far from that of all",
-        "Ezzeldin et al., AAAI 2023",
-        {
-            "published": {"clip": False},
-            "accuracy": {"metric": "accuracy"},
-            "extended": {"metric": "eodds"},
-            "declearn": {"form": "declearn", "beta": 1.0, "clip": False},
-            "fedgft_authors": {"form": "fedgft", "beta": 1.0},
-            "ffalm_authors": {"form": "ffalm", "metric": "spd", "beta": 0.2},
-            "fedfb_authors": {"form": "fedfb", "metric": "dp", "beta": 1.0},
-            "ffl4mia": {"metric": "accuracy", "form": "ffl4mia", "balanced": True},
-        },
-    ),
+PRESETS: Presets = {
+    "published": {"clip": False},
+    "accuracy": {"metric": "accuracy"},
+    "extended": {"metric": "eodds"},
+    "declearn": {"form": "declearn", "beta": 1.0, "clip": False},
+    "fedgft_authors": {"form": "fedgft", "beta": 1.0},
+    "ffalm_authors": {"form": "ffalm", "metric": "spd", "beta": 0.2},
+    "fedfb_authors": {"form": "fedfb", "metric": "dp", "beta": 1.0},
+    "ffl4mia": {"metric": "accuracy", "form": "ffl4mia", "balanced": True},
 }
+CATALOGUE = CatalogueEntry(
+    (FairFed,), "less weight to clients whose unfairness is far from that of all", "Ezzeldin et al., AAAI 2023", PRESETS
+)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Presets, Setup, State
 from equipoise.system.ranges import choice, log_uniform, number
 
 
@@ -88,11 +88,7 @@ class FairGrad(cells.WeighingRule):
         return {**state, "up": up, "low": low, "w": w.clamp(min=0) if self.clip else w}, cohort
 
 
-CATALOGUE = {
-    "fairgrad": CatalogueEntry(
-        (FairGrad,),
-        "weights that climb on the groups' disadvantage",
-        "Maheshwari, Perrot, TMLR 2023",
-        {"declearn": {"eta": 0.01, "eps": 1e-6}, "package": {"metric": "acc", "eta": 0.025}},
-    ),
-}
+PRESETS: Presets = {"declearn": {"eta": 0.01, "eps": 1e-6}, "package": {"metric": "acc", "eta": 0.025}}
+CATALOGUE = CatalogueEntry(
+    (FairGrad,), "weights that climb on the groups' disadvantage", "Maheshwari, Perrot, TMLR 2023", PRESETS
+)

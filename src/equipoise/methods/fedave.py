@@ -142,15 +142,13 @@ class FedAVE(Rule):
         return state, rewarded(cohort, given, q * state["k"][cohort.ids] if own else q, self.sparsify)
 
 
-CATALOGUE = {
-    "fedave": CatalogueEntry(
-        (FedAVE,),
-        "to each client the part of the aggregate that the value of its data earns",
-        "Wang et al.: FedAVE, Neurocomputing 2024",
-        {
-            "exact": {"sparsify": "exact_layer"},
-            "stable": {"sort_losses": True, "eps": 0.01},
-            "contribution": {"reputation": "contribution"},
-        },
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedAVE,),
+    "to each client the part of the aggregate that the value of its data earns",
+    "Wang et al.: FedAVE, Neurocomputing 2024",
+    {
+        "exact": {"sparsify": "exact_layer"},
+        "stable": {"sort_losses": True, "eps": 0.01},
+        "contribution": {"reputation": "contribution"},
+    },
+)

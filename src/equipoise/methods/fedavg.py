@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from equipoise.core.maths import simplex
-from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, read_per_client
+from equipoise.core.rule import CatalogueEntry, Cohort, Presets, Rule, Setup, State, read_per_client
 from equipoise.system.ranges import choice
 
 
@@ -44,11 +44,7 @@ class FedAvg(Rule):
         return state, cohort
 
 
-CATALOGUE = {
-    "fedavg": CatalogueEntry(
-        (FedAvg,),
-        "the mean of the clients' models, by samples",
-        "McMahan et al., AISTATS 2017",
-        {"uniform": {"weights": "uniform"}},
-    ),
-}
+PRESETS: Presets = {"uniform": {"weights": "uniform"}}
+CATALOGUE = CatalogueEntry(
+    (FedAvg,), "the mean of the clients' models, by samples", "McMahan et al., AISTATS 2017", PRESETS
+)

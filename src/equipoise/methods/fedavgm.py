@@ -39,4 +39,4 @@ class FedAvgM(Rule):
         return {"v": v}, replace(cohort, moved=self.eta * v)
 
 
-CATALOGUE = {"fedavgm": CatalogueEntry((FedAvgM,), "momentum at the server", "Hsu, Qi, Brown, 2019")}
+CATALOGUE = CatalogueEntry((FedAvgM,), "momentum at the server", "Hsu, Qi, Brown, 2019")

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.model import Model
-from equipoise.core.rule import CatalogueEntry, Rule
+from equipoise.core.rule import CatalogueEntry, Presets, Rule
 from equipoise.system.ranges import choice
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,5 @@ class FedBN(Rule):
         return own
 
 
-CATALOGUE = {
-    "fedbn": CatalogueEntry(
-        (FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", {"released": {"by": "name"}}
-    ),
-}
+PRESETS: Presets = {"released": {"by": "name"}}
+CATALOGUE = CatalogueEntry((FedBN,), "every client keeps its BatchNorm layers", "Li et al., ICLR 2021", PRESETS)

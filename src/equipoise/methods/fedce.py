@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.maths import gram, simplex
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Presets, Rule, Setup, State, Visit
 from equipoise.system.ranges import among, choice, number
 
 # With all but ALONE of the weight a client leaves no model of the others; contributions up to TINY are the rounding of 0.
@@ -121,21 +121,11 @@ class FedCE(Rule):
         return {k: v.index_copy(0, i, new[k]) for k, v in old.items()}, replace(cohort, weights=weights)
 
 
-CATALOGUE = {
-    "fedce": CatalogueEntry(
-        (FedCE,),
-        "weights by what a client's update and data add to the others'",
-        "Jiang et al., CVPR 2023",
-        {
-            "ffl4mia": {"first_zero": True, "floor": 0.0},
-            "nvflare2026": {"mode": "plus", "coef_average": False, "first_zero": True},
-            "nvflare2023": {
-                "coef_average": False,
-                "prior": "uniform",
-                "first_zero": True,
-                "floor": 0.001,
-                "floors": "after",
-            },
-        },
-    ),
+PRESETS: Presets = {
+    "ffl4mia": {"first_zero": True, "floor": 0.0},
+    "nvflare2026": {"mode": "plus", "coef_average": False, "first_zero": True},
+    "nvflare2023": {"coef_average": False, "prior": "uniform", "first_zero": True, "floor": 0.001, "floors": "after"},
 }
+CATALOGUE = CatalogueEntry(
+    (FedCE,), "weights by what a client's update and data add to the others'", "Jiang et al., CVPR 2023", PRESETS
+)

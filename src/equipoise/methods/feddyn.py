@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Cohort, Presets, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, log_uniform, number
 
 
@@ -64,11 +64,7 @@ class FedDyn(Rule):
         return theta + state["u"] if self.evaluate == "mean_active" else theta
 
 
-CATALOGUE = {
-    "feddyn": CatalogueEntry(
-        (FedDyn,),
-        "dynamic regularisation aligns stationary points",
-        "Acar et al., ICLR 2021",
-        {"no-server-state": {"server": False}},
-    ),
-}
+PRESETS: Presets = {"no-server-state": {"server": False}}
+CATALOGUE = CatalogueEntry(
+    (FedDyn,), "dynamic regularisation aligns stationary points", "Acar et al., ICLR 2021", PRESETS
+)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from equipoise.core import cells
-from equipoise.core.rule import CatalogueEntry, Cohort, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Presets, Setup, State
 from equipoise.methods.fairbatch import gaps, shifted
 from equipoise.system.ranges import choice, log_uniform, number
 
@@ -94,11 +94,7 @@ class FedFB(cells.WeighingRule):
         return {**state, "w": shifted(w, n, self.alpha * normalize(d, dim=0))}, cohort
 
 
-CATALOGUE = {
-    "fedfb": CatalogueEntry(
-        (FedFB,),
-        "weights that move to the groups with the larger losses",
-        "Zeng et al. 2021",
-        {"declearn": {"form": "declearn"}, "released": {"metric": "dp", "form": "released", "alpha": 0.3}},
-    ),
-}
+PRESETS: Presets = {"declearn": {"form": "declearn"}, "released": {"metric": "dp", "form": "released", "alpha": 0.3}}
+CATALOGUE = CatalogueEntry(
+    (FedFB,), "weights that move to the groups with the larger losses", "Zeng et al. 2021", PRESETS
+)

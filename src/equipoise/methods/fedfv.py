@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.maths import gram, put, take
-from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Presets, Setup, State
 from equipoise.system.ranges import among, choice, number, uniform
 
 
@@ -83,11 +83,5 @@ class FedFV(LossRule):
         return {"last_update": updates, "last_round": last}, cohort.directed(a, updates[rows[M:]])
 
 
-CATALOGUE = {
-    "fedfv": CatalogueEntry(
-        (FedFV,),
-        "project conflicting updates on each other",
-        "Wang et al., IJCAI 2021",
-        {"released": {"lags": "released"}},
-    ),
-}
+PRESETS: Presets = {"released": {"lags": "released"}}
+CATALOGUE = CatalogueEntry((FedFV,), "project conflicting updates on each other", "Wang et al., IJCAI 2021", PRESETS)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Presets, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, number, uniform
 
 
@@ -85,15 +85,11 @@ class FedGA(Rule):
         return {"a": a}, replace(cohort, weights=simplex(a[cohort.ids]))
 
 
-CATALOGUE = {
-    "fedga": CatalogueEntry(
-        (FedGA,),
-        "more weight where averaging costs most (generalisation adjustment)",
-        "Zhang et al., CVPR 2023",
-        {
-            "released": {"d": 0.05, "form": "released"},
-            "official": {"form": "official"},
-            "official-acc": {"metric": "accuracy", "form": "official"},
-        },
-    ),
+PRESETS: Presets = {
+    "released": {"d": 0.05, "form": "released"},
+    "official": {"form": "official"},
+    "official-acc": {"metric": "accuracy", "form": "official"},
 }
+CATALOGUE = CatalogueEntry(
+    (FedGA,), "more weight where averaging costs most (generalisation adjustment)", "Zhang et al., CVPR 2023", PRESETS
+)

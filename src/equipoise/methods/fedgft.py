@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.rule import CatalogueEntry, Cohort, Out, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Cohort, Out, Presets, Setup, State, Visit
 from equipoise.system.ranges import choice, log_uniform, number
 
 
@@ -96,11 +96,7 @@ class FedGFT(cells.WeighingRule):
         return {**state, "c": c, "sign": sign, "mean": mean}, cohort
 
 
-CATALOGUE = {
-    "fedgft": CatalogueEntry(
-        (FedGFT,),
-        "a penalty on the gap between two groups' probabilities",
-        "Wang et al., TMLR 2024",
-        {"published": {"gap": "round"}, "released": {"gamma": 20.0, "gap": "round"}},
-    ),
-}
+PRESETS: Presets = {"published": {"gap": "round"}, "released": {"gamma": 20.0, "gap": "round"}}
+CATALOGUE = CatalogueEntry(
+    (FedGFT,), "a penalty on the gap between two groups' probabilities", "Wang et al., TMLR 2024", PRESETS
+)

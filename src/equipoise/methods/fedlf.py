@@ -84,8 +84,4 @@ class FedLF(LossRule):
         return state, cohort.directed(d.T, last[rows[M:]])
 
 
-CATALOGUE = {
-    "fedlf": CatalogueEntry(
-        (FedLF,), "common descent in every tensor that makes losses equal", "Pan et al., AAAI 2024"
-    ),
-}
+CATALOGUE = CatalogueEntry((FedLF,), "common descent in every tensor that makes losses equal", "Pan et al., AAAI 2024")

@@ -105,8 +105,6 @@ class FedMDFG(LossRule):
         return {"last": last, **state}, cohort.directed(a, last[rows[M:]])
 
 
-CATALOGUE = {
-    "fedmdfg": CatalogueEntry(
-        (FedMDFG,), "common descent that makes losses equal, without line search", "Pan et al., AAAI 2023"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedMDFG,), "common descent that makes losses equal, without line search", "Pan et al., AAAI 2023"
+)

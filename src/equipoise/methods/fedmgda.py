@@ -52,12 +52,10 @@ class FedMGDA(Rule):
         return state, replace(cohort, weights=cohort.uniform, coefficients=c)
 
 
-CATALOGUE = {
-    "fedmgda": CatalogueEntry(
-        (FedMGDA,),
-        "the shortest combination of normalised updates",
-        "Hu et al., IEEE TNSE 2022",
-        {"flgo": {"prior": "samples"}},
-        printed="FedMGDA+",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedMGDA,),
+    "the shortest combination of normalised updates",
+    "Hu et al., IEEE TNSE 2022",
+    {"flgo": {"prior": "samples"}},
+    printed="FedMGDA+",
+)

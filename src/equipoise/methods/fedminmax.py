@@ -69,8 +69,6 @@ class FedMinMax(cells.WeighingRule):
         return {**state, "w": (mu / share).where(n > 0, old).expand_as(w).clone()}, cohort
 
 
-CATALOGUE = {
-    "fedminmax": CatalogueEntry(
-        (FedMinMax,), "weights of groups of people that climb on their losses", "Papadaki et al., FAccT 2022"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedMinMax,), "weights of groups of people that climb on their losses", "Papadaki et al., FAccT 2022"
+)

@@ -45,4 +45,4 @@ class FedNova(Rule):
         return state, replace(cohort, coefficients=torch.where(a > 0, p * torch.sum(p * a) / a, 0))
 
 
-CATALOGUE = {"fednova": CatalogueEntry((FedNova,), "updates normalised by local steps", "Wang et al., NeurIPS 2020")}
+CATALOGUE = CatalogueEntry((FedNova,), "updates normalised by local steps", "Wang et al., NeurIPS 2020")

@@ -114,8 +114,6 @@ class FedPAC(Rule):
         return received.scatter(-1, visit.state["where"], visit.message["head"])
 
 
-CATALOGUE = {
-    "fedpac": CatalogueEntry(
-        (FedPAC,), "aligned features, and a mixture of classifiers for each client", "Xu, Tong, Huang, ICLR 2023"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedPAC,), "aligned features, and a mixture of classifiers for each client", "Xu, Tong, Huang, ICLR 2023"
+)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import maths
-from equipoise.core.rule import CatalogueEntry, Out, State, Visit
+from equipoise.core.rule import CatalogueEntry, Out, Presets, State, Visit
 from equipoise.methods.fedproto import PrototypeRule, local_prototypes, prototype_bounds
 from equipoise.system.ranges import number
 
@@ -61,8 +61,5 @@ class FedProc(PrototypeRule):
         return local_prototypes(visit, visit.message["proto"].shape[-2]), visit.state
 
 
-CATALOGUE = {
-    "fedproc": CatalogueEntry(
-        (FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", {"released": {"strict": True}}
-    ),
-}
+PRESETS: Presets = {"released": {"strict": True}}
+CATALOGUE = CatalogueEntry((FedProc,), "class prototypes as contrastive anchors", "Mu et al., FGCS 2023", PRESETS)

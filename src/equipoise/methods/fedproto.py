@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import maths
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Presets, Rule, Setup, State, Visit
 from equipoise.system.ranges import log_uniform, number
 
 
@@ -102,11 +102,5 @@ class FedProto(PrototypeRule):
         return local_prototypes(visit, visit.message["proto"].shape[-2], self.weighted), visit.state
 
 
-CATALOGUE = {
-    "fedproto": CatalogueEntry(
-        (FedProto,),
-        "pull features to shared class prototypes",
-        "Tan et al., AAAI 2022",
-        {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}},
-    ),
-}
+PRESETS: Presets = {"weighted": {"weighted": True}, "marsfl": {"lam": 2.0}}
+CATALOGUE = CatalogueEntry((FedProto,), "pull features to shared class prototypes", "Tan et al., AAAI 2022", PRESETS)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.maths import directions
-from equipoise.core.rule import CatalogueEntry, Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Presets, Rule, Visit
 from equipoise.system.ranges import choice, log_uniform, number
 
 
@@ -43,11 +43,5 @@ class FedProx(Rule):
         return self.mu * (gap if self.form == "squared" else unit(gap, visit.oracle.layout))
 
 
-CATALOGUE = {
-    "fedprox": CatalogueEntry(
-        (FedProx,),
-        "stay near the model sent out",
-        "Li et al., MLSys 2020",
-        {"marsfl": {"mu": 1e-4}, "fedld": {"form": "norm"}},
-    ),
-}
+PRESETS: Presets = {"marsfl": {"mu": 1e-4}, "fedld": {"form": "norm"}}
+CATALOGUE = CatalogueEntry((FedProx,), "stay near the model sent out", "Li et al., MLSys 2020", PRESETS)

@@ -93,8 +93,6 @@ class FedPW(LossRule):
         return state, replace(cohort, weights=simplex(w.clamp(min=0)), coefficients=w, moved=moved)
 
 
-CATALOGUE = {
-    "fedpw": CatalogueEntry(
-        (FedPW,), "weights by loss and agreement, fewer entries of those better off", "Guan et al., NeurIPS 2025"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FedPW,), "weights by loss and agreement, fewer entries of those better off", "Guan et al., NeurIPS 2025"
+)

@@ -108,18 +108,10 @@ class FedRAC(Rule):
         return state, replace(average_holders(cohort, self.count), notes=notes)
 
 
-CATALOGUE = {
-    "fedrac": CatalogueEntry(
-        (FedRAC,),
-        "submodels of the units trained least so far, as accurate as each client's reputation",
-        "Wang et al.: FedRAC: Rolling Submodel Allocation for Collaborative Fairness, CVPR 2026",
-        {
-            "released": {
-                "source": "standalone_test",
-                "prefix": "released",
-                "min_per_layer": 0,
-                "count": "update_nonzero",
-            }
-        },
-    ),
-}
+RELEASED = {"source": "standalone_test", "prefix": "released", "min_per_layer": 0, "count": "update_nonzero"}
+CATALOGUE = CatalogueEntry(
+    (FedRAC,),
+    "submodels of the units trained least so far, as accurate as each client's reputation",
+    "Wang et al.: FedRAC: Rolling Submodel Allocation for Collaborative Fairness, CVPR 2026",
+    {"released": RELEASED},
+)

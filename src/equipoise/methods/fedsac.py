@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, Rule, Setup, State, needed
+from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, Presets, Rule, Setup, State, needed
 from equipoise.submodels.importance import ablation
 from equipoise.system.ranges import choice, log_uniform, number
 
@@ -184,18 +184,16 @@ class FedSAC(Rule):
 
 
 PAPER = "Wang et al.: FedSAC: Dynamic Submodel Allocation for Collaborative Fairness, KDD 2024"
+PRESETS: Presets = {
+    "published": {"source": "standalone_test"},
+    "cla": {"beta": 3.0},
+    "dir2": {"beta": 5.0},
+    "literal": {"scores": "paper", "min_per_layer": 0},
+    "fedrac": {"count": "update_nonzero"},
+}
 CATALOGUE = {
     "fedsac": CatalogueEntry(
-        (FedSAC,),
-        "submodels of one network, larger for those who contribute more",
-        PAPER,
-        {
-            "published": {"source": "standalone_test"},
-            "cla": {"beta": 3.0},
-            "dir2": {"beta": 5.0},
-            "literal": {"scores": "paper", "min_per_layer": 0},
-            "fedrac": {"count": "update_nonzero"},
-        },
+        (FedSAC,), "submodels of one network, larger for those who contribute more", PAPER, PRESETS
     ),
     "fedsac-no-allocation": CatalogueEntry(
         (FedSAC,),

@@ -59,8 +59,6 @@ class FFALM(cells.WeighingRule):
         return {**state, "lam": lam, "w": w if (n > 0).all() else state["w"]}, cohort
 
 
-CATALOGUE = {
-    "ffalm": CatalogueEntry(
-        (FFALM,), "a multiplier that climbs on the gap between two groups' losses", "Dunda, Song 2023"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (FFALM,), "a multiplier that climbs on the gap between two groups' losses", "Dunda, Song 2023"
+)

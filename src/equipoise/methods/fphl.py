@@ -142,6 +142,4 @@ def exact(tally: Tensor, lengths: Tensor) -> list[list[int]]:
 
 PAPER = "Chen, Huang, Ye: Fair Federated Learning under Domain Skew, CVPR 2024"
 RELEASED = {"history": "exclusive", "strict": True, "zero": "down", "mask_buffers": True}
-CATALOGUE = {
-    "fphl": CatalogueEntry((FPHL,), "drop updates whose direction is inconsistent", PAPER, {"released": RELEASED}),
-}
+CATALOGUE = CatalogueEntry((FPHL,), "drop updates whose direction is inconsistent", PAPER, {"released": RELEASED})

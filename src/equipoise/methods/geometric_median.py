@@ -54,12 +54,10 @@ class GeometricMedian(Rule):
         return state, replace(cohort, coefficients=c, weights=self._weights(buffers, alpha) if buffers.shape[1] else c)
 
 
-CATALOGUE = {
-    "geometric-median": CatalogueEntry(
-        (GeometricMedian,),
-        "the geometric median of the updates (RFA), against clients that lie",
-        "Pillutla, Kakade, Harchaoui, IEEE Transactions on Signal Processing 2022",
-        {"released": {"nu": 1e-5, "R": 4, "start": "mean"}},
-        printed="Geometric median",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (GeometricMedian,),
+    "the geometric median of the updates (RFA), against clients that lie",
+    "Pillutla, Kakade, Harchaoui, IEEE Transactions on Signal Processing 2022",
+    {"released": {"nu": 1e-5, "R": 4, "start": "mean"}},
+    printed="Geometric median",
+)

@@ -98,12 +98,10 @@ class GIFAIR(LossRule):
         return {**state, "loss": last, "multiplier": multiplier}, cohort
 
 
-CATALOGUE = {
-    "gifair": CatalogueEntry(
-        (GIFAIR,),
-        "weights by the ranks of the clients' losses",
-        "Yue et al., INFORMS Journal on Data Science 2023",
-        {"released": {"form": "local", "coeff": 0.5}},
-        printed="GIFAIR-FL",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (GIFAIR,),
+    "weights by the ranks of the clients' losses",
+    "Yue et al., INFORMS Journal on Data Science 2023",
+    {"released": {"form": "local", "coeff": 0.5}},
+    printed="GIFAIR-FL",
+)

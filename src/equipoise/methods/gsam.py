@@ -48,8 +48,6 @@ class GSAM(Rule):
         return g_p - self.alpha * orthogonal(g, g_p)
 
 
-CATALOGUE = {
-    "gsam": CatalogueEntry(
-        (GSAM,), "SAM that also closes the gap to the highest loss nearby", "Zhuang et al., ICLR 2022"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (GSAM,), "SAM that also closes the gap to the highest loss nearby", "Zhuang et al., ICLR 2022"
+)

@@ -76,11 +76,9 @@ class IAFL(Rule):
         return state, torch.where((chance < self.q)[:, None], given, own)
 
 
-CATALOGUE = {
-    "iafl": CatalogueEntry(
-        (IAFL,),
-        "to each client the mean of a part of the updates, larger for those who contribute more",
-        "Wu et al., ICLR 2024",
-        {"accuracy": {"contribution": "accuracy"}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (IAFL,),
+    "to each client the mean of a part of the updates, larger for those who contribute more",
+    "Wu et al., ICLR 2024",
+    {"accuracy": {"contribution": "accuracy"}},
+)

@@ -40,11 +40,9 @@ class LogitAdjust(Rule):
         return out.mean(out.task.losses(adjusted, out.y) - out.task.losses(out.logits, out.y))
 
 
-CATALOGUE = {
-    "logit-adjust": CatalogueEntry(
-        (LogitAdjust,),
-        "train against each client's class frequencies",
-        "Menon et al., ICLR 2021",
-        printed="Logit adjustment",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (LogitAdjust,),
+    "train against each client's class frequencies",
+    "Menon et al., ICLR 2021",
+    printed="Logit adjustment",
+)

@@ -139,8 +139,6 @@ class LoGoFair(Rule):
         return self.attribute, self._limits(state).clamp(0, CERTAIN)
 
 
-CATALOGUE = {
-    "logofair": CatalogueEntry(
-        (LoGoFair,), "thresholds by group, with budgets over all clients and inside each", "Zhang et al., AAAI 2025"
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (LoGoFair,), "thresholds by group, with budgets over all clients and inside each", "Zhang et al., AAAI 2025"
+)

@@ -47,6 +47,4 @@ class Margin(Rule):
 
 PAPER = "Zeng et al.: Tackling Data Heterogeneity in Federated Learning via Loss Decomposition, MICCAI 2024"
 RELEASED = {"form": "released"}
-CATALOGUE = {
-    "margin": CatalogueEntry((Margin,), "keep the logits of local training small", PAPER, {"released": RELEASED}),
-}
+CATALOGUE = CatalogueEntry((Margin,), "keep the logits of local training small", PAPER, {"released": RELEASED})

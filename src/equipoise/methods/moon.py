@@ -60,12 +60,10 @@ class Moon(Rule):
         return {}, {"previous": visit.trained, "seen": torch.ones_like(visit.state["seen"])}
 
 
-CATALOGUE = {
-    "moon": CatalogueEntry(
-        (Moon,),
-        "contrast features with the global and the previous model",
-        "Li, He, Song, CVPR 2021",
-        {"cifar10": {"mu": 5.0}},
-        printed="MOON",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Moon,),
+    "contrast features with the global and the previous model",
+    "Li, He, Song, CVPR 2021",
+    {"cifar10": {"mu": 5.0}},
+    printed="MOON",
+)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core.maths import gram
-from equipoise.core.rule import CatalogueEntry, Cohort, Rule, Setup, State
+from equipoise.core.rule import CatalogueEntry, Cohort, Presets, Rule, Setup, State
 from equipoise.methods.margin import PAPER
 from equipoise.system.ranges import choice, number, uniform
 
@@ -112,8 +112,5 @@ class Principal(Rule):
 
 WHOLE = {"scope": "model"}
 RELEASED = {"eigen": "l1_all", "scope": "tensor", "weights": "uniform", "warm_start": True}
-CATALOGUE = {
-    "principal": CatalogueEntry(
-        (Principal,), "move along the principal axes of the updates", PAPER, {"paper": WHOLE, "released": RELEASED}
-    ),
-}
+PRESETS: Presets = {"paper": WHOLE, "released": RELEASED}
+CATALOGUE = CatalogueEntry((Principal,), "move along the principal axes of the updates", PAPER, PRESETS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import CatalogueEntry, Out, Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Out, Presets, Rule, Visit
 from equipoise.system.ranges import among, number
 
 
@@ -49,11 +49,7 @@ class PropFair(Rule):
         return torch.where(bent, curve, mean / (self.eps if self.huber else self.M)) - mean
 
 
-CATALOGUE = {
-    "propfair": CatalogueEntry(
-        (PropFair,),
-        "the logarithm of the clients' utilities: large losses count more",
-        "Zhang et al., TMLR 2023",
-        {"huber": {"huber": True}},
-    ),
-}
+PRESETS: Presets = {"huber": {"huber": True}}
+CATALOGUE = CatalogueEntry(
+    (PropFair,), "the logarithm of the clients' utilities: large losses count more", "Zhang et al., TMLR 2023", PRESETS
+)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.core.maths import powers, simplex, square_norms, unit_of
 from equipoise.core.rates import Layers
-from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, LossRule, Setup, State
+from equipoise.core.rule import Briefing, CatalogueEntry, Cohort, LossRule, Presets, Setup, State
 from equipoise.core.solver import Solver
 from equipoise.system.ranges import choice, log_uniform, number
 
@@ -87,17 +87,10 @@ class QFFL(LossRule):
         return state, replace(cohort, weights=cohort.uniform, coefficients=coefficients, notes=notes)
 
 
-CATALOGUE = {
-    "qffl": CatalogueEntry(
-        (QFFL,),
-        "losses to the power q + 1",
-        "Li et al., ICLR 2020",
-        {
-            "paper": {"form": "full"},
-            "full": {"form": "full"},
-            "ffl4mia": {"form": "losses"},
-            "drfl": {"form": "losses"},
-        },
-        printed="q-FFL",
-    ),
+PRESETS: Presets = {
+    "paper": {"form": "full"},
+    "full": {"form": "full"},
+    "ffl4mia": {"form": "losses"},
+    "drfl": {"form": "losses"},
 }
+CATALOGUE = CatalogueEntry((QFFL,), "losses to the power q + 1", "Li et al., ICLR 2020", PRESETS, printed="q-FFL")

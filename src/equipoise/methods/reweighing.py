@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.core import cells
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Out, Presets, State, Visit
 from equipoise.system.ranges import choice
 
 
@@ -63,11 +63,7 @@ class Reweighing(cells.WeighingRule):
         return {**state, "w": independent(cells.total(cohort)["n"])}, cohort
 
 
-CATALOGUE = {
-    "reweighing": CatalogueEntry(
-        (Reweighing,),
-        "weights that make the label independent of the group",
-        "Kamiran, Calders, KAIS 2012",
-        {"local": {"scope": "local"}},
-    ),
-}
+PRESETS: Presets = {"local": {"scope": "local"}}
+CATALOGUE = CatalogueEntry(
+    (Reweighing,), "weights that make the label independent of the group", "Kamiran, Calders, KAIS 2012", PRESETS
+)

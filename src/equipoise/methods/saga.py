@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from equipoise.core.maths import simplex
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Presets, Rule, Setup, State, Visit
 from equipoise.methods.sam import perturbation, radius
 from equipoise.system.ranges import among, choice, log_uniform, number, uniform
 
@@ -91,11 +91,5 @@ class SAGA(Rule):
 
 
 PAPER = "Wu, Kuang, Yan, Wang, Yu: Inter-Client Progressive State Matching, arXiv 2503.09587 (2025)"
-CATALOGUE = {
-    "saga": CatalogueEntry(
-        (SAGA,),
-        "weigh clients by the sharpness of their loss",
-        PAPER,
-        {"L": {"variant": "L"}, "released": {"offset": 1e-10}},
-    ),
-}
+PRESETS: Presets = {"L": {"variant": "L"}, "released": {"offset": 1e-10}}
+CATALOGUE = CatalogueEntry((SAGA,), "weigh clients by the sharpness of their loss", PAPER, PRESETS)

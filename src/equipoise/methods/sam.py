@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import CatalogueEntry, Gradient, Rule, Visit
+from equipoise.core.rule import CatalogueEntry, Gradient, Presets, Rule, Visit
 from equipoise.system.ranges import log_uniform, number
 
 
@@ -58,8 +58,5 @@ class SAM(Rule):
         return g + perturbed if self.added else perturbed
 
 
-CATALOGUE = {
-    "sam": CatalogueEntry(
-        (SAM,), "the gradient where the loss is highest nearby", "Foret et al., ICLR 2021", {"ffl4mia": {"added": True}}
-    ),
-}
+PRESETS: Presets = {"ffl4mia": {"added": True}}
+CATALOGUE = CatalogueEntry((SAM,), "the gradient where the loss is highest nearby", "Foret et al., ICLR 2021", PRESETS)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Rule, Setup, State, Visit
+from equipoise.core.rule import Bounds, CatalogueEntry, Cohort, Presets, Rule, Setup, State, Visit
 from equipoise.core.solver import Solver, proportional
 from equipoise.system.ranges import choice, number, uniform
 
@@ -73,12 +73,7 @@ class Scaffold(Rule):
         return {"c": c}, replace(cohort, weights=cohort.uniform, scale=cohort.scale * self.eta)
 
 
-CATALOGUE = {
-    "scaffold": CatalogueEntry(
-        (Scaffold,),
-        "control variates against client drift",
-        "Karimireddy et al., ICML 2020",
-        {"marsfl": {"eta": 0.25, "absent": False}},
-        printed="SCAFFOLD",
-    ),
-}
+PRESETS: Presets = {"marsfl": {"eta": 0.25, "absent": False}}
+CATALOGUE = CatalogueEntry(
+    (Scaffold,), "control variates against client drift", "Karimireddy et al., ICML 2020", PRESETS, printed="SCAFFOLD"
+)

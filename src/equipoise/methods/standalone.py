@@ -34,10 +34,6 @@ class Standalone(Rule):
         return torch.ones(model.size, dtype=torch.bool)
 
 
-CATALOGUE = {
-    "standalone": CatalogueEntry(
-        (Standalone,),
-        "every client trains alone",
-        "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020",
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Standalone,), "every client trains alone", "Lyu, Xu, Wang, Yu: Collaborative Fairness in Federated Learning, 2020"
+)

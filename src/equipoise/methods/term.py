@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Rule, Setup, State, Visit
+from equipoise.core.rule import CatalogueEntry, Cohort, LossRule, Out, Presets, Rule, Setup, State, Visit
 from equipoise.system.ranges import choice, log_uniform, number
 
 LEAST = -1e30  # a tilted loss of padding: it counts as nothing next to a sample's
@@ -85,21 +85,18 @@ class TermSample(Rule):
         return torch.where(n > 0, (total - n.clamp(min=1).log()) / self.t, 0) - out.cross_entropy
 
 
-_CITED = "Li et al., ICLR 2021"
+PAPER = "Li et al., ICLR 2021"
+PRESETS: Presets = {
+    "paper": {"prior": "uniform"},
+    "aaggff": {"prior": "uniform"},
+    "released": {"prior": "uniform", "form": "released"},
+    "fedeba": {"prior": "uniform", "t": 2.0},
+}
 CATALOGUE = {
     "term": CatalogueEntry(
-        (Term,),
-        "weights by the exponential of the clients' losses",
-        _CITED,
-        {
-            "paper": {"prior": "uniform"},
-            "aaggff": {"prior": "uniform"},
-            "released": {"prior": "uniform", "form": "released"},
-            "fedeba": {"prior": "uniform", "t": 2.0},
-        },
-        printed="TERM",
+        (Term,), "weights by the exponential of the clients' losses", PAPER, PRESETS, printed="TERM"
     ),
     "term-sample": CatalogueEntry(
-        (TermSample,), "the samples of large loss in each batch count more", _CITED, printed="TERM (samples)"
+        (TermSample,), "the samples of large loss in each batch count more", PAPER, printed="TERM (samples)"
     ),
 }

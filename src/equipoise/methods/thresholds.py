@@ -94,11 +94,9 @@ class Thresholds(Rule):
         return self.attribute, least.where(least < 1, CERTAIN)  # CERTAIN: no one
 
 
-CATALOGUE = {
-    "thresholds": CatalogueEntry(
-        (Thresholds,),
-        "a threshold for each group of people, after any training",
-        "Hardt, Price, Srebro, NeurIPS 2016",
-        {"randomised": {"form": "randomised"}},
-    ),
-}
+CATALOGUE = CatalogueEntry(
+    (Thresholds,),
+    "a threshold for each group of people, after any training",
+    "Hardt, Price, Srebro, NeurIPS 2016",
+    {"randomised": {"form": "randomised"}},
+)

@@ -118,9 +118,8 @@ def _auc(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], present: NDA
     if p.shape[1] == 2:
         return area(p[:, 1], y == 1)
     pairs = [(p[(y == a) | (y == b)], y[(y == a) | (y == b)], a, b) for a, b in combinations(present, 2)]
-    return float(
-        np.mean([(area(rows[:, a], true == a) + area(rows[:, b], true == b)) / 2 for rows, true, a, b in pairs])
-    )
+    areas = [(area(rows[:, a], true == a) + area(rows[:, b], true == b)) / 2 for rows, true, a, b in pairs]
+    return float(np.mean(areas))
 
 
 def _auc_ovr(p: NDArray[Any], predicted: NDArray[Any], y: NDArray[Any], present: NDArray[Any]) -> float:

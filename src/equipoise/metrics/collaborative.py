@@ -109,19 +109,11 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
     applies = r < top - tie
     defined = bool(r.size) and bool(np.isfinite(below + above).all())
     low, literal = below <= tie, above <= tie
-    violated = low | (literal & applies)
-    return Bounds(
-        upper,
-        _places(low),
-        _places(literal & applies),
-        _places(literal),
-        below,
-        above,
-        worst(below),
-        worst(above[applies]) if defined else UNDEFINED,
-        mean(~violated) if defined else UNDEFINED,
-        defined and not violated.any(),
-    )
+    high = literal & applies
+    violated, (too_low, too_high, literally) = low | high, map(_places, (low, high, literal))
+    worst_upper, rate = (worst(above[applies]), mean(~violated)) if defined else (UNDEFINED, UNDEFINED)
+    satisfied = defined and not violated.any()
+    return Bounds(upper, too_low, too_high, literally, below, above, worst(below), worst_upper, rate, satisfied)
 
 
 def collaboration_gain(contribution: ArrayLike, reward: ArrayLike) -> Gain:

@@ -232,6 +232,7 @@ def _share(way: str, summary: Mapping[str, Any]) -> float | None:
     return 100 * sent[way] / sent["full"] if sent.get("full") else None
 
 
+_SENT: Final = "bytes a client %s in a round, in percent of the whole model"
 # Of `History.summary()["collaboration"]`: a number, or None where it is not defined.
 COLLABORATION: Final = (
     _entry(
@@ -275,13 +276,7 @@ COLLABORATION: Final = (
         digits=1,
     ),
     *(
-        _entry(
-            way,
-            "",
-            f"bytes a client {does} in a round, in percent of the whole model",
-            compute=partial(_share, way),
-            digits=1,
-        )
+        _entry(way, "", _SENT % does, compute=partial(_share, way), digits=1)
         for way, does in (("down", "receives"), ("up", "sends"))
     ),
     _entry("fairness_mean"),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -128,12 +129,8 @@ def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     ----------
     rounds : the scores of some rounds, each by test set, with `"rmse"`, `"r2"` and `"n"`; those without are left out.
     """
-    every = [
-        score
-        for scores in rounds
-        for score in scores.values()
-        if score.get("rmse") is not None and score.get("r2") is not None
-    ]
+    scores = chain.from_iterable(groups.values() for groups in rounds)
+    every = [score for score in scores if score.get("rmse") is not None and score.get("r2") is not None]
     if not every or any(score["r2"] >= 1 for score in every):
         return ""
     n = [float(score.get("n") or 1) for score in every]

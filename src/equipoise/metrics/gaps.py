@@ -12,19 +12,9 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metrics import groups
 from equipoise.metrics.calibration import calibration_of_sums
-from equipoise.metrics.groups import (
-    OF_CLASS,
-    OF_NUMBERS,
-    Counts,
-    Gap,
-    Parity,
-    Rates,
-    parity,
-    people_of,
-    rates_of,
-    variance,
-)
+from equipoise.metrics.groups import OF_CLASS, OF_NUMBERS, Counts, Gap, Parity, Rates
 from equipoise.metrics.intervals import NONE, Interval, log_ratio, means_gap, newcombe, sizes_by, wilson
 from equipoise.metrics.performance import UNDEFINED, Value, gap_between, percent
 
@@ -57,12 +47,12 @@ class Group:
     @classmethod
     def of(cls, counts: Counts, least: int = 1, rounds: int = 1) -> Self:
         """By counts; a rate about fewer than ``least`` people is undefined."""
-        return cls(counts, rates_of(counts, least * rounds), rounds)
+        return cls(counts, groups.rates_of(counts, least * rounds), rounds)
 
     @cached_property
     def people(self) -> dict[str, list[float]]:
         """By the name of a rate, how many people it is about for each class, in one round."""
-        return {key: [n / self.rounds for n in every] for key, every in people_of(self.counts).items()}
+        return {key: [n / self.rounds for n in every] for key, every in groups.people_of(self.counts).items()}
 
     @cached_property
     def sizes(self) -> dict[str, list[float]]:
@@ -108,7 +98,7 @@ class Decisions:
     @cached_property
     def fairness(self) -> Parity:
         """The rates of the groups, and their gaps."""
-        return parity(self.groups, self.positive, self.least * self.rounds)
+        return groups.parity(self.groups, self.positive, self.least * self.rounds)
 
     def largest(self, *rates: str) -> Estimate:
         """The largest gap of some rates, over the classes in which all of these are defined."""
@@ -142,8 +132,8 @@ class Decisions:
             counts, least = cast(Mapping[str, Any], group), self.least * self.rounds
             enough = "scores" in counts and counts.get("scored", least) >= least  # people, of whom rows are no fewer
             error, bias = calibration_of_sums(counts["scores"], least) if enough else (UNDEFINED, UNDEFINED)
-            shown = percent(Value(sign * bias.value, bias.defined))
-            calibrated[name] = {"bias": shown, "calibration_error": percent(error)}
+            points = percent(Value(sign * bias.value, bias.defined))
+            calibrated[name] = {"bias": points, "calibration_error": percent(error)}
         return calibrated
 
     @property
@@ -169,10 +159,8 @@ class Decisions:
     def _interval(self, key: str, c: int) -> Interval:
         """That of the gap of a rate in a class."""
         gap = self.fairness.gaps[key, c]
-        pair = [self.rated[name] for name in (gap.highest, gap.lowest)]
-        (p, of_p), (q, of_q) = (
-            (group.share(key, c)[0], group.interval(key, c, self._corrected(gap))) for group in pair
-        )
+        pair, level = [self.rated[name] for name in (gap.highest, gap.lowest)], self._corrected(gap)
+        (p, of_p), (q, of_q) = ((group.share(key, c)[0], group.interval(key, c, level)) for group in pair)
         low, high = newcombe(p, of_p, q, of_q)
         return Interval(max(0.0, low), high)
 
@@ -182,7 +170,7 @@ def _bias(counts: Mapping[str, Any], rounds: int, least: int) -> Mean | None:
     if "bias" not in counts or (people := float(counts["scored"]) / rounds) < least:
         return None
     n, error = float(np.asarray(counts["scores"])[0].sum()) / rounds, calibration_of_sums(counts["scores"])[1].value
-    return error, variance(np.asarray(counts["bias"]) / rounds, people, n, error, (0, 1), (1, 0)), people
+    return error, groups.variance(np.asarray(counts["bias"]) / rounds, people, n, error, (0, 1), (1, 0)), people
 
 
 @dataclass(frozen=True)
@@ -220,7 +208,7 @@ def _mean(rows: Sequence[Row], key: str) -> Mean:
         total, people = row["error"] + row["target"] if key == "prediction" else row[name], float(row.get("persons", 0))
         mean = float(total / row["n"])
         moments = row.get("moments")
-        spread = math.nan if moments is None else variance(moments, people, float(row["n"]), mean, top, bottom)
+        spread = math.nan if moments is None else groups.variance(moments, people, float(row["n"]), mean, top, bottom)
         means.append(math.sqrt(mean) if key == "rmse" else mean)
         spreads.append(spread / (4 * mean) if key == "rmse" and mean > 0 else spread)
     return float(np.mean(means)), float(np.mean(spreads)), people

@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import product
 from numbers import Real
 from typing import Any, Final, Literal, NamedTuple, cast
 
@@ -42,10 +43,9 @@ POSITIVE_CLASS: Final = "positive class"  # key of the sentence that names it
 # variances of rates and means if one person may have several rows, from the sums over the rows of each person, which add up over data sets
 Array = NDArray[Any]
 
-# of a person: rows of a class, as `class_counts` has them, all, and those that are right
-SUMS_OF_CLASS: Final = ("right", "true", "chosen", "n", "hits")
 OF_NUMBERS: Final = ("n", "error", "absolute", "squares", "prediction")  # of a person: rows, and sums over them
-# of sums of `OF_CLASS`: what is divided by what
+# of sums over the rows of a person, those of a class as `class_counts` has them (right, true, chosen), all, and those that are right: what is
+# divided by what
 RATES: Final[Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
     "tpr": ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0)),
     "fpr": ((-1, 0, 1, 0, 0), (0, -1, 0, 1, 0)),
@@ -270,15 +270,9 @@ def class_counts(labels: ArrayLike, predicted: ArrayLike, n_classes: int) -> dic
 def sizes_of(counts: Counts) -> dict[str, list[float]]:
     """By the name of a rate, how many samples it is about for each class: its denominator."""
     true, chosen = counts["true"], counts["chosen"]
-    n = sum(true)
-    return {
-        "tpr": [*true],
-        "fpr": [n - k for k in true],
-        "selection_rate": [n] * len(true),
-        "ppv": [*chosen],
-        "npv": [n - k for k in chosen],
-        "accuracy": [n] * len(true),
-    }
+    n: float = sum(true)
+    every, not_true, not_chosen = [n] * len(true), [n - k for k in true], [n - k for k in chosen]
+    return dict(zip(RATES, ([*true], not_true, every, [*chosen], not_chosen, [*every]), strict=True))
 
 
 def people_of(counts: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -308,9 +302,8 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
         return Value(float(part / whole), True) if enough(people, least) else UNDEFINED
 
     right, true, chosen = (np.asarray(counts[name], dtype=np.float64) for name in ("right", "true", "chosen"))
-    fits = (
-        right.ndim == 1 and right.shape == true.shape == chosen.shape and true.sum() * (1 + 1e-12) >= chosen.sum()
-    )  # means of counts round
+    alike = right.ndim == 1 and right.shape == true.shape == chosen.shape
+    fits = alike and true.sum() * (1 + 1e-12) >= chosen.sum()  # means of counts round
     if not fits or (right < 0).any() or (right > np.minimum(true, chosen)).any():
         raise ValueError(f"expected right, true and chosen samples of every class, found {shorten(repr(counts))}.")
     n, people = true.sum(), people_of(counts)
@@ -326,10 +319,10 @@ def rates_of(counts: Counts, least: int = 1) -> Rates:
     )
 
 
-def added(each: Sequence[Mapping[str, Any]], factor: float = 1) -> dict[str, Any]:
+def added(parts: Sequence[Mapping[str, Any]], factor: float = 1) -> dict[str, Any]:
     """The sums of what all of some counts have, times a factor."""
-    keys = [key for key in each[0] if all(key in counts for counts in each)]  # earlier versions recorded less
-    return {key: (factor * np.sum([counts[key] for counts in each], axis=0)).tolist() for key in keys}
+    keys = [key for key in parts[0] if all(key in counts for counts in parts)]  # earlier versions recorded less
+    return {key: (factor * np.sum([counts[key] for counts in parts], axis=0)).tolist() for key in keys}
 
 
 def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int = 1) -> Parity:
@@ -372,13 +365,8 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         for c in (classes if key in OF_CLASS else (0,))
     }
     measured = {name: _largest(gaps, keys, classes) for name, keys in MEASURED.items()}
-    undefined = tuple(
-        (name, rate, c)
-        for name, of_group in rates.items()
-        for rate in ("tpr", "fpr")
-        for c in classes
-        if not of_group.of(rate, c).defined
-    )
+    places = product(rates, ("tpr", "fpr"), classes)
+    undefined = tuple((name, rate, c) for name, rate, c in places if not rates[name].of(rate, c).defined)
     return Parity(
         gaps["accuracy", 0].difference,
         **{name: _value(max(by_class.values(), default=math.nan)) for name, by_class in measured.items()},

@@ -90,9 +90,8 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
             visits = np.ones(group[0].n) if group[0].visits is None else group[0].visits
             rows, counts = np.unique(np.stack([visits, *right], 1), axis=0, return_counts=True)
             weights, more = rng.standard_gamma(counts, (draws, len(counts))), more * visits.mean()
-            accuracies[:, :, d] = ((weights @ np.ascontiguousarray(rows[:, 1:])).T + more * share) / (
-                (weights * rows[:, 0]).sum(1) + more
-            )
+            total = (weights * rows[:, 0]).sum(1) + more
+            accuracies[:, :, d] = ((weights @ np.ascontiguousarray(rows[:, 1:])).T + more * share) / total
         else:
             for k, (accuracy, n, *_) in enumerate(group):
                 accuracies[k, :, d] = rng.beta(n * accuracy + 0.5, n * (1 - accuracy) + 0.5, draws)
@@ -173,9 +172,8 @@ def newcombe(first: float, of_first: Sequence[float], second: float, of_second: 
     of_first, of_second : Wilson's interval of each.
     """
     (low, high), (below, above), difference = of_first, of_second, first - second
-    return Interval(
-        difference - math.hypot(first - low, above - second), difference + math.hypot(high - first, second - below)
-    )
+    down, up = math.hypot(first - low, above - second), math.hypot(high - first, second - below)
+    return Interval(difference - down, difference + up)
 
 
 def log_ratio(first: float, m: float, second: float, n: float, level: float = 0.95) -> Interval:

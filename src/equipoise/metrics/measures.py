@@ -208,10 +208,8 @@ def measures_of(meta: Mapping[str, Any]) -> tuple[Measure, ...]:
     """
     if (task := meta.get("task") or "classification") not in TASKS:
         raise ValueError(unknown("task", str(task), TASKS))
-    every = TASKS[task]
-    return tuple(
-        replace(measure, unit=str(meta.get("unit") or "")) if measure.of_target else measure for measure in every
-    )
+    unit = str(meta.get("unit") or "")
+    return tuple(replace(measure, unit=unit) if measure.of_target else measure for measure in TASKS[task])
 
 
 def main_of(meta: Mapping[str, Any]) -> Measure:

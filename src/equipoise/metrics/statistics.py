@@ -74,10 +74,8 @@ def half_interval(values: ArrayLike) -> NDArray[np.float64]:
     from scipy.special import stdtrit
 
     v = np.asarray(values, dtype=np.float64)
-    half: NDArray[np.float64] = np.asarray(
-        float(stdtrit(len(v) - 1, 0.975)) * v.std(axis=0, ddof=1) / math.sqrt(len(v))
-    )
-    return half
+    t = float(stdtrit(len(v) - 1, 0.975))
+    return np.asarray(t * v.std(axis=0, ddof=1) / math.sqrt(len(v)), dtype=np.float64)
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> Paired:
@@ -297,9 +295,8 @@ def signed_rank(differences: ArrayLike, region: float, *, samples: int = 50_000,
     z = np.concatenate([[0.0], np.asarray(differences, dtype=np.float64)])
     weights = np.random.default_rng(seed).dirichlet(np.where(np.arange(z.size) == 0, 0.5, 1.0), samples)
     sums = z[:, None] + z
-    better, worse = (
-        ((weights @ (np.heaviside(side * sums - 2 * region, 0.5))) * weights).sum(axis=1) for side in (1, -1)
-    )
+    beyond = (np.heaviside(side * sums - 2 * region, 0.5) for side in (1, -1))
+    better, worse = (((weights @ pairs) * weights).sum(axis=1) for pairs in beyond)
     shares = np.stack([worse, 1 - (worse + better), better], axis=1)  # [samples, 3]
     largest = shares == shares.max(axis=1, keepdims=True)
     return Probabilities(*(largest / largest.sum(axis=1, keepdims=True)).mean(axis=0).tolist())

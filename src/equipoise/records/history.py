@@ -255,11 +255,9 @@ class History:
         table = self._client_table[1]
         accuracies = table[:, np.isfinite(table).any(axis=0)]
         one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
-        return (
-            accuracies.size > 0
-            and accuracies.shape[1] > 1
-            and not (one_group and bool((accuracies == accuracies[:, :1]).all()))
-        )
+        if not accuracies.size or accuracies.shape[1] < 2:
+            return False
+        return not (one_group and bool((accuracies == accuracies[:, :1]).all()))
 
     @cached_property
     def client_sizes(self) -> NDArray[np.int64] | None:
@@ -662,10 +660,9 @@ def _check_contribution(contribution: object, evaluated: set[int]) -> None:
     """Require one contribution per client that was evaluated, or none."""
     if contribution is None:
         return
-    accuracies = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
-    if accuracies is not None and not (
-        isinstance(accuracies, Sequence) and all(a is None or isinstance(a, int | float) for a in accuracies)
-    ):
+    accuracies: Any = contribution.get("standalone_test") if isinstance(contribution, Mapping) else 0
+    listed = isinstance(accuracies, Sequence) and all(a is None or isinstance(a, int | float) for a in accuracies)
+    if accuracies is not None and not listed:
         raise ValueError(
             'expected meta["contribution"] as {"standalone_test": [one accuracy per client]}, '
             f"found {shorten(contribution)}."

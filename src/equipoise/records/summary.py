@@ -184,5 +184,4 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
 def _bytes(records: Sequence[Record]) -> dict[str, float | None] | None:
     if not any(record.get("bytes", {}).get("down") for record in records):
         return None
-    down, up = traffic(records)
-    return {"down": down, "up": up, "full": or_none(full_model(records))}
+    return {**traffic(records)._asdict(), "full": or_none(full_model(records))}

@@ -130,8 +130,8 @@ def masked(chosen: Chosen, least: int) -> Chosen:
     divisions: list[Division] = [
         {**division, "groups": _shown(everyone, division["groups"], least)} for division in chosen["divisions"]
     ]
-    bins = {str(k): each for k, each in enumerate(chosen["reliability"])}
-    sizes = {k: int(each["n"]) for k, each in bins.items()}
+    bins = {str(k): entry for k, entry in enumerate(chosen["reliability"])}
+    sizes = {k: int(entry["n"]) for k, entry in bins.items()}
     gone = hidden(sizes, least, (everyone["n"] or 0) - sum(sizes.values()))
     return {
         **chosen,
@@ -140,7 +140,7 @@ def masked(chosen: Chosen, least: int) -> Chosen:
         "validation": {every[0]: _masked(every[1], least), **_shown(every[1], dict(parts), least)},
         "everyone": _masked(everyone, least),
         "divisions": divisions,
-        "reliability": [each for k, each in bins.items() if k not in gone],
+        "reliability": [entry for k, entry in bins.items() if k not in gone],
     }
 
 
@@ -149,11 +149,8 @@ def score_of(chosen: Chosen) -> Score:
     everyone = chosen["everyone"]
     estimates = (everyone["specificity"], everyone["sensitivity"], everyone["auc"])
     specificity, sensitivity, area = (number(estimate["value"]) for estimate in estimates)
-    if (
-        (n := everyone["n"]) is None
-        or (P := everyone["of_class"]) is None
-        or math.isnan(specificity + sensitivity + area)
-    ):
+    n, P = everyone["n"], everyone["of_class"]
+    if n is None or P is None or math.isnan(specificity + sensitivity + area):
         return {}
     tn, tp, weight = round(specificity * (n - P)), round(sensitivity * P), P * (n - P) / (n + 1)
     counts = {"right": [tn, tp], "true": [n - P, P], "chosen": [P - tp + tn, n - P - tn + tp]}
@@ -177,11 +174,8 @@ def _shown(everyone: RatesAt, groups: dict[str, RatesAt], least: int) -> dict[st
         if (n := rates["n"]) is not None:
             made.add(name, n, {} if (k := rates["of_class"]) is None else {1: (k, n - k)})
             rest, of_class = rest - n, of_class - (k or 0)
-    made.total(
-        [name for name in groups if name in made.n],
-        rest=rest,
-        of_class={1: (max(0, of_class), max(0, rest - of_class))},
-    )
+    of_rest = {1: (max(0, of_class), max(0, rest - of_class))}
+    made.total([name for name in groups if name in made.n], rest=rest, of_class=of_rest)
     return _without({name: _masked(rates, least) for name, rates in groups.items()}, made.hidden())
 
 
@@ -208,10 +202,9 @@ def without(chosen: Chosen, gone: Collection[Key], c: int) -> Chosen:
 
 def hidden_in(chosen: Chosen, c: int) -> set[Key]:
     """The keys of counts that are not shown, as pairs of a division and a group."""
-    groups = [((each["by"], name), rates) for each in chosen["divisions"] for name, rates in each["groups"].items()]
-    return {key for key, rates in groups if rates["n"] is None} | {
-        OfClass(key, c) for key, rates in groups if rates["of_class"] is None
-    }
+    groups = [((part["by"], name), rates) for part in chosen["divisions"] for name, rates in part["groups"].items()]
+    few = {key for key, rates in groups if rates["n"] is None}
+    return few | {OfClass(key, c) for key, rates in groups if rates["of_class"] is None}
 
 
 _OF_ALL: Final = {"n": None, "selection_rate": NOTHING, "brier": None, "ece": None}  # what is about all samples

@@ -60,18 +60,12 @@ TEST_SETS: Final = Division()
 
 def counts_by_round(records: Sequence[Record]) -> list[tuple[int, dict[str, Counts]]]:
     """The rounds with counts of the test sets, and these."""
-    counted = [
-        (
-            record["round"],
-            {
-                g: counts
-                for g, score in record.get("groups", {}).items()
-                if isinstance(counts := score.get(RATES), Mapping)
-            },
-        )
-        for record in records
-    ]
-    return [(t, groups) for t, groups in counted if groups]
+    rounds = list[tuple[int, dict[str, Counts]]]()
+    for record in records:
+        scores = record.get("groups", {}).items()
+        if counted := {g: counts for g, score in scores if isinstance(counts := score.get(RATES), Mapping)}:
+            rounds.append((record["round"], counted))
+    return rounds
 
 
 def sums_by_round(history: "History", k: int, last: int) -> list[tuple[int, dict[Words, Row], int]]:

@@ -17,9 +17,8 @@ def value(record: Record, measure: str) -> float | None:
     if not (held_out := record.get("validation")):
         return None
     main = main_in(held_out)
-    score = (
-        worst_of(held_out) if measure == "worst" else number(held_out.get("loss" if measure == "loss" else main.name))
-    )
+    name = "loss" if measure == "loss" else main.name
+    score = worst_of(held_out) if measure == "worst" else number(held_out.get(name))
     score = -score if measure == "loss" or main.better == "lower" else score
     return score if math.isfinite(score) or measure == "worst" else -math.inf
 

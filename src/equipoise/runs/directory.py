@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise import flower, networks, scenarios
-from equipoise.core import attacks, draws, presence, task
+from equipoise.core import draws, simulation, task
 from equipoise.core.model import Model
 from equipoise.core.rule import Setup, overrides
 from equipoise.core.settings import made
@@ -259,8 +259,8 @@ def check(config: RunConfig) -> None:
     _check_network([config], data, net)
     if config.on is None:
         _check_memory(config, data, net)
-    presence.Presence.of(config, data.client_names, data.client_groups, data.sizes)
-    attacks.Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
+    simulation.Presence.of(config, data.client_names, data.client_groups, data.sizes)
+    simulation.Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
 
 
 def check_networks(configs: Sequence[RunConfig]) -> None:

@@ -388,9 +388,8 @@ class _Tracker(fx.Interpreter):
         gone = {int(d) % len(before) for d in numbers}
         if tag.dim in gone or 0 in gone:
             return None
-        return (
-            tag if len(after) == len(before) else _Tag(tag.label, tag.dim - sum(d < tag.dim for d in gone), tag.times)
-        )
+        dim = tag.dim - sum(d < tag.dim for d in gone)
+        return tag if len(after) == len(before) else _Tag(tag.label, dim, tag.times)
 
 
 def _spatial(name: str) -> int:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from equipoise.core.oracle import Oracle
-from equipoise.core.presence import Presence
 from equipoise.core.rule import SEES, CatalogueEntry, Rule, State, Trained, Visit
+from equipoise.core.simulation import Presence
 from equipoise.core.solver import SGD
 from equipoise.core.task import task_of
 from equipoise.data.batch import Batch
