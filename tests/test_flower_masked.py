@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import os
@@ -348,13 +349,19 @@ def test_two_sums_that_differ_by_a_site_take_more_sites_than_there_are(tmp_path:
 
 @given(st.lists(st.sets(st.integers(0, 8), min_size=2).map(frozenset), min_size=1, max_size=5, unique=True))
 @example([frozenset({0, 1, 2}), frozenset({0, 3, 4}), frozenset({1, 2, 3, 4})])
+@example([frozenset({0, 1}), frozenset({0, 1, 2}), frozenset({3, 4, 5})])
 def test_no_sums_of_a_round_single_out_a_site(sets: list[frozenset[int]]) -> None:
-    """Each site helps one sum: sets whose combination is one site need more helpers than there are sites."""
-    n = len(frozenset().union(*sets))
-    matrix = torch.tensor([[float(k in s) for k in range(9)] for s in sets], dtype=torch.float64)
-    rank = int(torch.linalg.matrix_rank(matrix))
-    if any(torch.linalg.matrix_rank(torch.vstack([matrix, row])) == rank for row in torch.eye(9).double()):
-        assert sum(sums.threshold(len(s)) for s in sets) > n
+    """Each site helps one sum: sets whose combination is one site need more helpers than there are sites in them."""
+    telling: list[set[frozenset[int]]] = []
+    for size in range(1, len(sets) + 1):
+        for some in itertools.combinations(sets, size):
+            if any(smaller <= {*some} for smaller in telling):
+                continue
+            matrix = torch.tensor([[float(k in s) for k in range(9)] for s in some], dtype=torch.float64)
+            rank = int(torch.linalg.matrix_rank(matrix))
+            if any(torch.linalg.matrix_rank(torch.vstack([matrix, row])) == rank for row in torch.eye(9).double()):
+                telling.append({*some})
+                assert sum(sums.threshold(len(s)) for s in some) > len(frozenset().union(*some))
 
 
 def test_a_share_is_for_one_site_and_one_sum(sites: Met) -> None:
