@@ -43,8 +43,7 @@ from equipoise.flower.codec import KEYS, CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.consortium import Consortium, description, federation
-from equipoise.flower.server.roster import Exchange, Known
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import Exchange, Known, Sites
 from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.site import Site, harmless, open_site, sendable
 from equipoise.flower.site.store import BUNDLE, Store

@@ -31,90 +31,7 @@ LINK = "superlink"
 ONLINE = "SuperNode ID"  # what a SuperNode prints once the SuperLink knows it
 
 
-# programs in the background, each with its own log
-class Processes:
-    """The running programs of one directory, by names that a user knows.
-
-    Parameters
-    ----------
-    directory : where they run, and where ``NAME.log`` has what each prints.
-    variables : the environment of all.
-    patience : seconds for one to be ready.
-    """
-
-    def __init__(self, directory: Path, variables: Mapping[str, str], patience: float) -> None:
-        self.directory, self.variables, self.patience = directory, variables, patience
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def launch(self, name: str, program_name: str, arguments: Iterable[str]) -> None:
-        """Start Flower's program ``program_name`` under a name."""
-        with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
-            self._running[name] = subprocess.Popen(
-                [program(program_name), *arguments],
-                env=self.variables,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-                start_new_session=True,  # Ctrl-C is for this program, which then stops them in order
-            )
-
-    def wait(self, name: str, ready: Callable[[], bool]) -> None:
-        """Wait until a process is ready.
-
-        Raises
-        ------
-        RunError : it has ended, or takes too long; with the last lines of its log.
-        """
-        limit = time.monotonic() + self.patience
-        while not ready():
-            self.check(name)
-            if time.monotonic() > limit:
-                raise RunError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
-            time.sleep(0.1)
-
-    def check(self, name: str) -> None:
-        """Raise RunError, with the last lines of its log, if a process has ended."""
-        if name in self._running and self._running[name].poll() is not None:
-            raise RunError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
-
-    def log(self, name: str) -> str:
-        """What a process (``"superlink"``, a site, or ``"run"``: the app on the server) has printed so far."""
-        path = self.directory / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def _end_of(self, name: str) -> str:
-        return f"The end of {self.directory / f'{name}.log'}:\n{last_lines(self.log(name))}"
-
-    def kill(self, name: str) -> None:
-        """End a process (``"superlink"`` or a site) at once, and all that it started, as a power cut would."""
-        process = self._running.pop(name)
-        started = descendants(process.pid)
-        process.kill()
-        process.wait()
-        end(started)
-
-    def stop(self) -> None:
-        """Stop all processes, politely, then at once: the sites first, as those that lose their SuperLink would only try again."""
-        names = sorted(self._running, key=lambda name: name == LINK)
-        started = [process for name in names for process in descendants(self._running[name].pid)]
-        try:
-            for group in (names[:-1], names[-1:]):
-                for name in group:
-                    self._running[name].terminate()
-                limit = time.monotonic() + 10
-                for name in group:
-                    with suppress(subprocess.TimeoutExpired):
-                        self._running[name].wait(max(0.1, limit - time.monotonic()))
-        finally:
-            for name in names:
-                process = self._running.pop(name)
-                process.kill()
-                process.wait()
-            end(started)
-
-
-class LocalFederation(Processes):
+class LocalFederation:
     """A SuperLink and SuperNodes as processes of this machine, as long as a ``with`` block lasts.
 
     Everything they write goes to ``directory``, for its owner only: logs, Flower's home and database, certificates, and under ``sites/`` what
@@ -150,7 +67,8 @@ class LocalFederation(Processes):
         home = Path(directory).resolve()
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # the sites share this machine's cores
         more = {**threads, **(variables or {}), "FLWR_HOME": str(home / "home")}
-        super().__init__(home, environment(**more), patience)
+        self.directory, self.variables, self.patience = home, environment(**more), patience
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.app = Path(app).resolve()
         self.sites = site_names(sites)
         self.tls, self.certificates = tls, home / "certs"
@@ -202,14 +120,11 @@ class LocalFederation(Processes):
 
     def start_server(self) -> None:
         """Start the SuperLink, also again: it keeps its port, and what it knows is in its database."""
-        arguments = ["--host", HOST, "--port", str(self._ports[0]), "--database", str(self.directory / "superlink.db")]
-        arguments.append("--disable-runtime-dependency-installation")
-        if self.tls:
-            files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
-            arguments += [word for flag, name in files.items() for word in (flag, str(self.certificates / name))]
-            arguments.append("--enable-supernode-auth")
-        else:
-            arguments.append("--insecure")
+        files = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
+        secure = [f"--ssl-{flag}={self.certificates / name}" for flag, name in files.items()]
+        arguments = [f"--host={HOST}", f"--port={self._ports[0]}", f"--database={self.directory / 'superlink.db'}"]
+        arguments += ["--disable-runtime-dependency-installation"]
+        arguments += [*secure, "--enable-supernode-auth"] if self.tls else ["--insecure"]
         self.launch(LINK, "flower-superlink", arguments)
         self.wait(LINK, lambda: healthy(self.address, self.certificates / "ca.crt" if self.tls else None, self.tls))
 
@@ -221,23 +136,13 @@ class LocalFederation(Processes):
         node_config: dict[str, Any] = {"site": site, "partition-id": number, "num-partitions": len(self.sites)}
         node_config |= {"state-dir": str(state), **self._node_config.get(site, {})}
         settings = write_atomically(self.directory / f"{site}.toml", tomli_w.dumps(node_config), private=True)
-        arguments = ["--superlink", self.address, "--port", str(self._ports[1 + number])]
-        arguments += ["--node-config", str(settings)]
-        if self.tls:
-            arguments += ["--root-certificates", str(self.certificates / "ca.crt")]
-            arguments += ["--auth-supernode-private-key", str(key or self.certificates / site)]
-        else:
-            arguments.append("--insecure")
+        arguments = [f"--superlink={self.address}", f"--port={self._ports[1 + number]}", f"--node-config={settings}"]
+        login = f"--auth-supernode-private-key={key or self.certificates / site}"
+        secure = [f"--root-certificates={self.certificates / 'ca.crt'}", login]
+        arguments += secure if self.tls else ["--insecure"]
         self.launch(site, "flower-supernode", arguments)
         if wait:
             self._wait_for_site(site)
-
-    def stop(self) -> None:
-        """Stop all processes, and let others use the directory."""
-        try:
-            super().stop()
-        finally:
-            self._lock.close()
 
     def run(
         self, config: Mapping[str, Any], *, limit: float | None = None, watch: Callable[[], None] = lambda: None
@@ -275,6 +180,78 @@ class LocalFederation(Processes):
 
     def _wait_for_site(self, site: str) -> None:
         self.wait(site, lambda: ONLINE in self.log(site))
+
+    # its programs, each with its own log
+    def launch(self, name: str, program_name: str, arguments: Iterable[str]) -> None:
+        """Start Flower's program ``program_name`` under a name."""
+        with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
+            self._running[name] = subprocess.Popen(
+                [program(program_name), *arguments],
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C is for this program, which then stops them in order
+            )
+
+    def wait(self, name: str, ready: Callable[[], bool]) -> None:
+        """Wait until a process is ready.
+
+        Raises
+        ------
+        RunError : it has ended, or takes too long; with the last lines of its log.
+        """
+        limit = time.monotonic() + self.patience
+        while not ready():
+            self.check(name)
+            if time.monotonic() > limit:
+                raise RunError(f"{name} was not ready in {self.patience:g} s. {self._end_of(name)}")
+            time.sleep(0.1)
+
+    def check(self, name: str) -> None:
+        """Raise RunError, with the last lines of its log, if a process has ended."""
+        if name in self._running and self._running[name].poll() is not None:
+            raise RunError(f"{name} ended with status {self._running[name].returncode}. {self._end_of(name)}")
+
+    def log(self, name: str) -> str:
+        """What a process (``"superlink"``, a site, or ``"run"``: the app on the server) has printed so far."""
+        path = self.directory / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _end_of(self, name: str) -> str:
+        return f"The end of {self.directory / f'{name}.log'}:\n{last_lines(self.log(name))}"
+
+    def kill(self, name: str) -> None:
+        """End a process (``"superlink"`` or a site) at once, and all that it started, as a power cut would."""
+        process = self._running.pop(name)
+        started = descendants(process.pid)
+        process.kill()
+        process.wait()
+        end(started)
+
+    def stop(self) -> None:
+        """Stop all processes, politely, then at once, and let others use the directory.
+
+        The sites come first, as those that lose their SuperLink would only try again.
+        """
+        with self._lock:
+            names = sorted(self._running, key=lambda name: name == LINK)
+            started = [process for name in names for process in descendants(self._running[name].pid)]
+            try:
+                for group in (names[:-1], names[-1:]):
+                    for name in group:
+                        self._running[name].terminate()
+                    limit = time.monotonic() + 10
+                    for name in group:
+                        with suppress(subprocess.TimeoutExpired):
+                            self._running[name].wait(max(0.1, limit - time.monotonic()))
+            finally:
+                for name in names:
+                    process = self._running.pop(name)
+                    process.kill()
+                    process.wait()
+                end(started)
 
 
 def certify(certificates: Path, sites: Sequence[str]) -> None:

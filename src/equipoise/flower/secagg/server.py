@@ -20,8 +20,7 @@ from equipoise.flower.codec import Parcel, hiding, unpacked
 from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.site import no_reports
 from equipoise.flower.secagg.sums import MaskError, SumRequest, comparison, is_public_key, sha256, transcript
-from equipoise.flower.server.roster import AWAY
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import AWAY, Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
 from equipoise.system.errors import ABSENT
