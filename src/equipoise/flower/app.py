@@ -104,7 +104,8 @@ def make_client_app(
                     f"its node-config cannot be used: {' '.join(wrong.values())}",
                     "its node-config cannot be used; its own log says more",
                 )
-            base = _state_directory(context)
+            directory = node.get("state-dir")  # of the owner, never of the run
+            base = Path(str(directory)).expanduser() if directory else own_state()
             store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
             own_task = task(node, context.run_config).told(context.run_config)
@@ -197,11 +198,6 @@ def _name(context: Context) -> str:
     """The site's name; a node of Flower's simulation, which has none, is named by its number."""
     node = context.node_config
     return str(node.get("site") or f"site-{node.get('partition-id', context.node_id)}")
-
-
-def _state_directory(context: Context) -> Path:
-    directory = context.node_config.get("state-dir")  # of the owner, never of the run
-    return Path(str(directory)).expanduser() if directory else own_state()
 
 
 def make_server_app(task: TaskFunction, method: str | Rule | Method | None = None) -> ServerApp:

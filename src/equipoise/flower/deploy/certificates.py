@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from equipoise.system.errors import InputError
 from equipoise.system.files import PRIVATE, make_private, open_new, open_to_others
@@ -30,7 +29,6 @@ except ModuleNotFoundError:
     ) from None
 
 
-Extension = TypeVar("Extension", bound=x509.ExtensionType)
 CA_DAYS = 3650  # an authority outlives the server certificates it signs
 HOSTS = ("localhost", "127.0.0.1")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -126,20 +124,14 @@ def read(path: str | Path) -> x509.Certificate:
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
     """The names and addresses that a certificate is for."""
-    if (names := _extension(certificate, x509.SubjectAlternativeName)) is None:
-        return []
+    extensions = [extension.value for extension in certificate.extensions]
+    names = next((x for x in extensions if isinstance(x, x509.SubjectAlternativeName)), x509.GeneralNames([]))
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
 def days_left(certificate: x509.Certificate) -> int:
     """Whole days until a certificate ends, negative once it has ended."""
     return (certificate.not_valid_after_utc - datetime.now(UTC)).days
-
-
-def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
-    with suppress(x509.ExtensionNotFound):
-        return certificate.extensions.get_extension_for_class(kind).value
-    return None
 
 
 def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None = None) -> list[str]:
@@ -160,8 +152,8 @@ def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None
             faults.append(f"{path} ended on {ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
         if moment < begins:
             faults.append(f"{path} begins on {begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
-    constraints = _extension(authority, x509.BasicConstraints)
-    if constraints is None or not constraints.ca:
+    extensions = (extension.value for extension in authority.extensions)
+    if not any(isinstance(x, x509.BasicConstraints) and x.ca for x in extensions):
         faults.append(f"{ca} is not the certificate of an authority. Give the ca.crt that signed {server}.")
     try:
         certificate.verify_directly_issued_by(authority)

@@ -356,14 +356,11 @@ class Sites:
         """Let the sites of a job train."""
         rows = {m: row for row, m in enumerate(job.ids)}
         for m, got in self.ask("train", job.t, job.ids, lambda m: self.training(job, rows[m])):
-            row = rows[m]
-            if isinstance(got, str):
-                yield Answer((row,), torch.empty(0), [], [], got)
-                continue
             try:
-                yield _answered(job, row, got)
+                answer = got if isinstance(got, str) else _answered(job, rows[m], got)
             except CodecError as error:
-                yield Answer((row,), torch.empty(0), [], [], f"sent an unusable answer: {error}")
+                answer = f"sent an unusable answer: {error}"
+            yield Answer((rows[m],), torch.empty(0), [], [], answer) if isinstance(answer, str) else answer
 
     def training(self, job: Job, row: int) -> Parcel:
         """What the client at ``row`` of a job is sent."""
