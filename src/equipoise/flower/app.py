@@ -21,24 +21,18 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from equipoise.bundle.files import KEPT
-from equipoise.bundle.saving import Trained, save as save_bundle
+from equipoise.bundle import files, saving
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.core.task import CLASSIFICATION, task_of
 from equipoise.data.batch import finite
 from equipoise.data.samples import at_once, check, loaded
-from equipoise.federation import checkpoint
-from equipoise.federation.evaluation import published
+from equipoise.federation import checkpoint, evaluation, inputs, standing, stopping, thresholds
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
 from equipoise.federation.history import History
-from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method, require_own_weights
-from equipoise.federation.standing import accuracies
-from equipoise.federation.stopping import EarlyStopping
-from equipoise.federation.thresholds import decision_of
 from equipoise.flower.codec import KEYS, CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
@@ -54,16 +48,10 @@ from equipoise.records.identity import Identity, stated
 from equipoise.records.record import Record
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
-from equipoise.system import own_code
-from equipoise.system.claims import claimed
-from equipoise.system.environment import environment
+from equipoise.system import claims, environment, logs, own_code, places, ranges, text
 from equipoise.system.errors import RunError, SiteError, refusal
 from equipoise.system.files import read_regular, require_own, sweep, write_atomically
-from equipoise.system.logs import FORMS, logging_as
-from equipoise.system.places import own_state
-from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
-from equipoise.system.text import key_of
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +93,7 @@ def make_client_app(
                     "its node-config cannot be used; its own log says more",
                 )
             directory = node.get("state-dir")  # of the owner, never of the run
-            base = Path(str(directory)).expanduser() if directory else own_state()
+            base = Path(str(directory)).expanduser() if directory else places.own_state()
             store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
             own_task = task(node, context.run_config).told(context.run_config)
@@ -123,7 +111,7 @@ def make_client_app(
         named = {"name": name} if kind == "query.describe" else {}  # later the server knows the name
         about: dict[str, Any] = {"site": name, "kind": kind}
         form = {**context.run_config, **context.node_config}.get("log")
-        with logging_as(form if form in FORMS else "text", about):
+        with logs.logging_as(form if form in logs.FORMS else "text", about):
             try:
                 asked = Parcel.of(message.content)
                 about["experiment"] = asked.fields["experiment"]["name"]
@@ -132,7 +120,7 @@ def make_client_app(
                 reply.fields["name"] = name
             except (SiteError, CodecError) as error:
                 log.error("%s, %s: %s", name, kind, error)
-                key = key_of(sent := sendable(error)) or error.kind
+                key = text.key_of(sent := sendable(error)) or error.kind
                 reply = Parcel({"error": sent, "key": key if key in KEYS else "", **named})
             except Exception as error:  # its text stays in the site's log
                 log.exception("%s, %s", name, kind)
@@ -235,12 +223,12 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
     """
     directory, threads = Path(settings.run_dir).expanduser().absolute(), torch.get_num_threads()
     try:
-        with claimed(directory, wait=ANOTHER):
+        with claims.claimed(directory, wait=ANOTHER):
             torch.set_num_threads(settings.threads)
             sweep(directory)
             made = Method.of(method if method is not None else settings.method)
             run = _identify(directory, settings, made)
-            with logging_as(settings.log, {"experiment": run[0]}):
+            with logs.logging_as(settings.log, {"experiment": run[0]}):
                 return _train(grid, task, settings, directory, made, run)
     finally:  # the process may be a notebook's
         torch.set_num_threads(threads)
@@ -268,17 +256,17 @@ def _train(
         checkpoint.tidy(directory / "checkpoint")
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
-    meta = {**environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": stops}
+    meta = {**environment.environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": stops}
     write_atomically(directory / "manifest.json", sealed_json(meta))
 
     def tell(record: Record) -> None:
         log.info("%s", log_line(fed.judged(record)), extra={"about": {"round": record["round"]}})
-        text = prometheus([*map(fed.judged, fed.records)], fed.names, settings.rounds, name)
-        write_atomically(directory / "metrics.prom", text)
+        metrics = prometheus([*map(fed.judged, fed.records)], fed.names, settings.rounds, name)
+        write_atomically(directory / "metrics.prom", metrics)
 
     if rest > 0:
         log.info("round %d of %d begins: %d sites train", fed.progress.t + 1, settings.rounds, len(sites.members))
-        stop, n_kept = EarlyStopping.of(settings), settings.keep_checkpoints
+        stop, n_kept = stopping.EarlyStopping.of(settings), settings.keep_checkpoints
         fed.fit(rest, directory=directory, progress=False, on_round=tell, stop=stop, keep_checkpoints=n_kept)
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
@@ -306,18 +294,18 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
     drawn = torch.randn(TRIED, len(schema.inputs), generator=torch.Generator().manual_seed(0))
     rows = loaded(fed.inputs.reading((drawn * torch.logspace(-1, 1, TRIED)[:, None], labels), "rows"))
     last = replace(history, records=history.records[-1:])
-    vector = published(fed.trial, fed.chosen)
+    vector = evaluation.published(fed.trial, fed.chosen)
     try:
-        decision = decision_of(fed.trial, fed.chosen.server, schema.values)
-        made = Trained(fed.model, vector, rows, last, "", data, decision)
-        save_bundle(folder, made, name=KEPT)
+        decision = thresholds.decision_of(fed.trial, fed.chosen.server, schema.values)
+        made = saving.Trained(fed.model, vector, rows, last, "", data, decision)
+        saving.save(folder, made, name=files.KEPT)
     except (OSError, ValueError) as error:
         log.warning("the model cannot be taken home as a bundle: %s", error)
 
 
 def log_line(record: Record) -> str:
     """One line of a round, for a log."""
-    scores = " ".join(accuracies(record, 1))
+    scores = " ".join(standing.accuracies(record, 1))
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
     took = f", {record['seconds']:.1f} s" if "seconds" in record else ""
     left_out = f" (left out: {lost})" if lost else ""
@@ -340,7 +328,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
             f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
         ) from None
     require_own(directory, "run", path.name, another=ANOTHER)
-    free = marked(AppSettings, "free")
+    free = ranges.marked(AppSettings, "free")
     then, now, usual = (
         Identity({key.replace("_", "-"): value for key, value in table.items() if key not in free})
         for table in (old, config, AppSettings().config())
@@ -391,7 +379,7 @@ def in_process(
         alike: dict[str, Any] = {"tests": {}, "task": task_of(task)}
         alike |= {name: of_task[name] for name in ("transform", "head") if name in of_task}
         several = parts[:1] if task_of(task) == CLASSIFICATION else parts  # whose targets determine centre and scale
-        task = frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
+        task = inputs.frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
     server = Task(net, None, sets or None, server_validation, measures=tuple(measures), task=task, **of_task)
     tasks = {}
     for k, (name, data) in enumerate(zip(site_names, parts, strict=True)):

@@ -14,17 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from equipoise.flower import internals, settings
+from equipoise.flower.deploy import local, project
 from equipoise.flower.deploy.certificates import days_left, hosts_of, key_problems, problems, read
-from equipoise.flower.deploy.local import healthy
-from equipoise.flower.deploy.project import problems as misfits, settings
 from equipoise.flower.deploy.superlink import FLWR, environment, last_lines
-from equipoise.flower.internals import flatten_dict, unpacked_bundle
-from equipoise.flower.settings import faults
+from equipoise.system import seals, workers
 from equipoise.system.errors import InputError, RunError
 from equipoise.system.files import open_to_others
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import some
-from equipoise.system.workers import python
 
 SOON = 30  # days before its end at which a certificate is worth a word
 PACKAGES = ("equipoise", "torch", "cryptography", "flwr")
@@ -82,7 +79,7 @@ def check(
     results, nodes = [*_versions()], dict[str, Mapping[str, Any]]()
     for name, node_config in (node_configs or {}).items():
         try:
-            nodes[name] = flatten_dict(dict(node_config))
+            nodes[name] = internals.flatten_dict(dict(node_config))
         except ValueError as error:  # Flower's own words
             results.append(CheckResult(f"{name}: node config", False, str(error)))
     if app is not None:
@@ -115,15 +112,15 @@ def _project(
     app: Path, config: Mapping[str, Any], present: Sequence[str], sites: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[CheckResult]:
     try:
-        run_config = {**settings(app), **config}
+        run_config = {**project.settings(app), **config}
     except RunError as error:
         yield CheckResult("app", False, str(error))
         return
-    wrong = misfits(run_config, present)
+    wrong = project.problems(run_config, present)
     yield _joined("settings", wrong, f"{run_config.get('method')}, {run_config.get('rounds')} rounds")
     with tempfile.TemporaryDirectory() as bundle:
         try:
-            size, files, names = unpacked_bundle(app, bundle)
+            size, files, names = internals.unpacked_bundle(app, bundle)
         except Exception as error:  # Flower's own words, of whatever kind
             yield CheckResult("bundle", False, str(error))
             return
@@ -137,7 +134,7 @@ def _apps(
     bundle: str, names: Sequence[str], sites: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[CheckResult]:
     """Whether server app and client app can be imported from a bundle, and what ``sites`` find in a run of it, in another process."""
-    command, asked = python("-c", APPS, bundle, *names), json.dumps([sites, config])
+    command, asked = workers.python("-c", APPS, bundle, *names), json.dumps([sites, config])
     done = subprocess.run(command, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
@@ -160,7 +157,7 @@ def _left_out(app: Path, bundle: str, files: Iterable[str], error: str) -> str:
 def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
     if "state-dir" not in node_config:
         yield CheckResult(f"{name}: state-dir", False, 'is missing: add state-dir = "/a/directory/that/is/kept".')
-    wrong = faults(node_config)
+    wrong = settings.faults(node_config)
     for key, value in node_config.items():
         what, path = f"{name}: {key}", Path(str(value))
         if key in wrong:
@@ -224,7 +221,7 @@ def reach(name: str) -> CheckResult:
 def _reached(name: str) -> str:
     path = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     try:
-        connections = open_toml(path.read_text(encoding="utf-8")).get("superlink", {})
+        connections = seals.open_toml(path.read_text(encoding="utf-8")).get("superlink", {})
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.") from None
     entry = connections.get(name)
@@ -239,7 +236,7 @@ def _reached(name: str) -> str:
     if not insecure:
         _shake_hands(address, ca)
     way = "without encryption" if insecure else "over TLS"
-    if not healthy(address, ca, not insecure):
+    if not local.healthy(address, ca, not insecure):
         raise InputError(f"No SuperLink answers at {address} {way}. Is it running, and is the port open from here?")
     return f"a SuperLink answers at {address}, {way}"
 

@@ -23,11 +23,9 @@ from equipoise.flower.secagg.sums import MaskError, SumRequest, comparison, is_p
 from equipoise.flower.server.sites import AWAY, Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
+from equipoise.system import files, seals, tree
 from equipoise.system.errors import ABSENT
-from equipoise.system.files import write_atomically
-from equipoise.system.seals import read_sealed, sealed_json
 from equipoise.system.text import key_of
-from equipoise.system.tree import tree_map
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +54,14 @@ class MaskedSites:
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            stored = read_sealed(self.path, dict[str, Any])
+            stored = seals.read_sealed(self.path, dict[str, Any])
             self.number, self.keys, self.opened = stored["number"], stored["keys"], tuple(stored["opened"])
 
     def store(self) -> None:
         """Write the file."""
         if self.path is not None:
             stored = {"number": self.number, "keys": self.keys, "opened": list(self.opened)}
-            write_atomically(self.path, sealed_json(stored))
+            files.write_atomically(self.path, seals.sealed_json(stored))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -244,7 +242,7 @@ class MaskedRound:
             ids, total = self.total(*self._trained(self.server.meet(self)))
             w = own_weights(self.trial, {members[m].name: members[m].size for m in ids})
             update = total[: self.n_public] / (sum(w.values()) / sums.unit(w))
-            reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
+            reports = tree.tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
         except MaskError as error:
             self.lost |= {m: str(error) for m in job.ids if m not in self.lost}
         for m, why in self.lost.items():

@@ -20,25 +20,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.federation import fingerprint
-from equipoise.federation.method import MethodError
+from equipoise.federation import fingerprint, method
 from equipoise.federation.trial import Trial, own_weights
 from equipoise.flower.codec import CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.sums import MaskError, SiteMemory, change_memory, transcript
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.site import KINDS as UNMASKED, Site, TrainingError, job_of, train
-from equipoise.system import tensor_files
+from equipoise.system import ranges, seals, tensor_files
 from equipoise.system.errors import DamagedError, SiteError, refusal
 from equipoise.system.files import locked, make_private, read_regular, write_atomically
-from equipoise.system.ranges import marked
-from equipoise.system.seals import read_json
 
 log = logging.getLogger(__name__)
 
 LEAST_SITES, MOST_WEIGHT = 3, 0.75  # of a sum that a site takes part in, unless its node config says otherwise
 # of a run's configuration, which may change them
-LATER = {name.replace("_", "-") for name in ("rounds", *marked(AppSettings, "operation"))}
+LATER = {name.replace("_", "-") for name in ("rounds", *ranges.marked(AppSettings, "operation"))}
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
@@ -66,7 +63,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
             return reply
         try:
             return KINDS[kind](site, asked)
-        except (MaskError, MethodError) as error:
+        except (MaskError, method.MethodError) as error:
             raise refusal(str(error).removesuffix(".")) from None
 
 
@@ -290,7 +287,7 @@ def _codes(public: Tensor, asked: Parcel) -> list[str]:
 
 def _past(site: Site) -> dict[str, Any]:
     try:
-        past = read_json(read_regular(site.store.directory / "questions.json").decode())
+        past = seals.read_json(read_regular(site.store.directory / "questions.json").decode())
         if not isinstance(past.get("round", 0), int) or not isinstance(past.get("bound", []), list):
             raise ValueError("not what was written")
         return dict(past)

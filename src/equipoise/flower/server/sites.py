@@ -25,10 +25,8 @@ from equipoise.flower.codec import CodecError, Parcel, Submodel
 from equipoise.flower.server.scores import Classes
 from equipoise.flower.site.store import Receipt
 from equipoise.flower.site.task import VALUES
-from equipoise.system import text
+from equipoise.system import text, tree
 from equipoise.system.errors import ABSENT, RunError
-from equipoise.system.text import Said, key_of, visible
-from equipoise.system.tree import tree_map
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -89,7 +87,7 @@ class Exchange:
             if number:
                 waiting[number] = node
             else:
-                yield node, Said("could not be sent its part", AWAY)
+                yield node, text.Said("could not be sent its part", AWAY)
         end = time.monotonic() + deadline
         while waiting:
             replies = list(self.grid.pull_messages(list(waiting)))
@@ -101,14 +99,14 @@ class Exchange:
                 if time.monotonic() > end:
                     break
                 time.sleep(min(self.poll, max(0.0, end - time.monotonic())))
-        yield from ((node, Said(f"did not answer within {deadline:g} s", AWAY)) for node in waiting.values())
+        yield from ((node, text.Said(f"did not answer within {deadline:g} s", AWAY)) for node in waiting.values())
 
 
 def _read(reply: Message) -> Parcel | str:
     """The content of a reply, or why there is none; without the text of Flower's errors, which may contain data of a site."""
     if reply.has_error():
         code = reply.error.code
-        return Said(CODES.get(code, f"failed (Flower's error {code}); the site's log says why"), AWAY)
+        return text.Said(CODES.get(code, f"failed (Flower's error {code}); the site's log says why"), AWAY)
     try:
         parcel = Parcel.of(reply.content)
     except CodecError as error:
@@ -116,9 +114,9 @@ def _read(reply: Message) -> Parcel | str:
     if "error" not in parcel.fields:
         return parcel
     name = f"({parcel.fields['name']}) " if "name" in parcel.fields else ""
-    words = visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
+    words = text.visible(" ".join(f"{name}{parcel.fields['error']}".split())[:500])
     key = parcel.fields.get("key")
-    return Said(words, key if key in codec.KEYS else "")
+    return text.Said(words, key if key in codec.KEYS else "")
 
 
 # what the server knows of one
@@ -324,7 +322,7 @@ class Sites:
         rest = list(clients)
         for last in (False, True):
             nodes = {m: self.nodes.get(self.members[m].name) for m in rest}
-            yield from ((m, Said("is not connected", ABSENT)) for m, node in nodes.items() if node is None)
+            yield from ((m, text.Said("is not connected", ABSENT)) for m, node in nodes.items() if node is None)
             here = {node: m for m, node in nodes.items() if node is not None}
 
             def part(node: int, here: Mapping[int, int] = here) -> Parcel:
@@ -345,7 +343,7 @@ class Sites:
                         seconds: Any = answer.fields.get("seconds")  # anything: the site says it
                         plausible = type(seconds) in (int, float) and 0 <= seconds <= waited
                         self.times[m] = round(seconds, 4) if plausible else None, round(waited, 4)
-                if isinstance(answer, str) and key_of(answer) == codec.LOST and not last:
+                if isinstance(answer, str) and text.key_of(answer) == codec.LOST and not last:
                     rest.append(m)
                 else:
                     yield m, answer
@@ -459,7 +457,7 @@ def _answered(job: Job, row: int, got: Parcel) -> Answer:
     values = codec.changed(parts, before if uploads else None, before)
     trained = values if mask is None else received.masked_scatter(mask, values)
     reports = codec.unpacked(got, "reports", len(job.rules), codec.hiding(job.private, job.model.n_params))
-    reports = tree_map(lambda x: x[None].to(received.device), reports)
+    reports = tree.tree_map(lambda x: x[None].to(received.device), reports)
     if (receipt := Receipt.after(job.t, got.fields)) is None:
         raise CodecError("there is no receipt of its state.")
     return Answer((row,), trained[None], reports, [{key: x[None] for key, x in receipt.tensors().items()}])

@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.bundle import files
-from equipoise.bundle.saving import Trained, save
-from equipoise.core import wire
-from equipoise.core.copies import NetworkError
+from equipoise.bundle import files, saving
+from equipoise.core import copies, wire
 from equipoise.core.outputs import Outputs
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import State, told
@@ -30,13 +28,11 @@ from equipoise.data.holdings import holdings
 from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
-from equipoise.federation import diagnosis, guard
+from equipoise.federation import diagnosis, guard, preparation, thresholds
 from equipoise.federation.evaluation import EvaluationSets, Handed, measured, used
 from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
-from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
-from equipoise.federation.thresholds import measure_bundle
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import LOST, CodecError, Parcel, Submodel, change, changed, hiding, packed, sent, unpacked
 from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store, require_apart
@@ -44,15 +40,13 @@ from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
-from equipoise.privacy.accounting import spend
-from equipoise.privacy.suppression import enough, shown
+from equipoise.privacy import accounting, suppression
 from equipoise.records.history import LEAST, History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
-from equipoise.system import own_code
+from equipoise.system import own_code, text
 from equipoise.system.errors import SiteError, refusal
 from equipoise.system.files import write_atomically
-from equipoise.system.text import Said, key_of
 from equipoise.system.tree import numbered, tree_map
 
 log = logging.getLogger(__name__)
@@ -136,13 +130,13 @@ class Site:
         A server that chooses the decisions reads from their numbers how many of each class and combination of attributes there are.
         """
         if self.simulated or not data.attributes or not self.trial.method.overriding("decide"):
-            return bool(enough(data.persons, self.least))
+            return bool(suppression.enough(data.persons, self.least))
         if not self.least_count or data.s is None or data.shape_and_labels is None:
             return False
         joint = torch.unique(data.s, dim=0, return_inverse=True)[1][:, None]
         person = None if data.people is None else torch.from_numpy(data.people)
         codes = without_small_cells(data.shape_and_labels[1], joint, self.least_count, person)
-        return bool(enough(data.persons, self.least)) and bool((codes >= 0).all())
+        return bool(suppression.enough(data.persons, self.least)) and bool((codes >= 0).all())
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -314,11 +308,11 @@ def open_site(
             raise refusal(str(error)) from None
     inputs, (held,) = inputs.divided(settings.validation, settings.seed)
     values = inputs.values(sensitive)
-    trial = prepare(inputs, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
-    tests = EvaluationSets(inputs.tests, None, recorded_of(trial.model.task, task.measures)[0])
+    trial = preparation.prepare(inputs, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
+    tests = EvaluationSets(inputs.tests, None, preparation.recorded_of(trial.model.task, task.measures)[0])
     noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
     personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
-    if spend(own, noise, 0) and (personal or settings.validation):
+    if accounting.spend(own, noise, 0) and (personal or settings.validation):
         scores = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise refusal(f"max-epsilon allows no scores {scores}, which no noise protects")
     return Site(
@@ -374,7 +368,7 @@ def train(site: Site, fields: Mapping[str, Any], job: Job, own: Tensor | None) -
     """Train, store the new state, and answer with the model and the reports; ``fields`` are those of the message."""
     trial, received, held = site.trial, job.received[0], None if job.held is None else job.held[0]
     _allow(site, job)
-    spend(site.node_config, site.noise)
+    accounting.spend(site.node_config, site.noise)
     began = time.monotonic()
     answer = _visited(site, job)
     seconds = time.monotonic() - began
@@ -457,7 +451,7 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
         more["useless"] = int(bool(more["useless"]))  # the words stay here
     if "ranks" in more:
         people = people_of(outputs.counts)
-        few = [not enough(min(n), site.least) for n in zip(people["tpr"], people["fpr"], strict=True)]
+        few = [not suppression.enough(min(n), site.least) for n in zip(people["tpr"], people["fpr"], strict=True)]
         more["ranks"] = [[0.0 if few[c] else round(x, DIGITS) for x in sums] for c, sums in enumerate(more["ranks"])]
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     report = {"sums": _sums(site, [outputs], classes=RATES in measures), **short}
@@ -485,7 +479,7 @@ def without_small_cells(y: Tensor, s: Tensor, least: int, person: Tensor | None 
     labels, codes, people = (x.cpu().numpy() for x in (y, s, who))
     seen = np.zeros(len(labels), dtype=bool)
     for c in np.unique(labels):
-        seen[labels == c] = shown(codes[labels == c], people[labels == c], least)
+        seen[labels == c] = suppression.shown(codes[labels == c], people[labels == c], least)
     return s.masked_fill(torch.from_numpy(~seen[:, None]).to(s.device), -1)
 
 
@@ -544,8 +538,8 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
         if site.attributes:
             meta["attributes"] = {name: list(values) for name, values in site.attributes.items()}
         rows, name, data = loaded(trial.data[0]), trial.names[0], site.task.about
-        draft = Trained(trial.model, vector, rows, History((), meta), name, data)
-        save(folder, measure_bundle(trial, tests, server, t, draft), name=files.KEPT)
+        draft = saving.Trained(trial.model, vector, rows, History((), meta), name, data)
+        saving.save(folder, thresholds.measure_bundle(trial, tests, server, t, draft), name=files.KEPT)
         for path in (folder, *folder.rglob("*")):  # they have numbers about the site's own people
             path.chmod(0o700 if path.is_dir() else 0o600)
     except (OSError, ValueError) as error:
@@ -579,7 +573,7 @@ def _visited(site: Site, job: Job) -> Answer:
     if site.noise and job.private is not None:
         log.error("the part of the model that stays here is put back, because of it: %s", cause)
         return replace(answer, trained=torch.where(job.private, received, answer.trained), states=job.states)
-    raise TrainingError(cause, Said(guard.DATA, guard.DATA) if key_of(cause) == guard.DATA else "")
+    raise TrainingError(cause, text.Said(guard.DATA, guard.DATA) if text.key_of(cause) == guard.DATA else "")
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
@@ -594,8 +588,8 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 def sendable(error: Exception) -> str:
     """What may be sent of an error of which the site's own log has the whole text."""
-    text = getattr(error, "sent", "") or (error.args or ("",))[0]
-    return text if isinstance(text, str) else str(error)
+    words = getattr(error, "sent", "") or (error.args or ("",))[0]
+    return words if isinstance(words, str) else str(error)
 
 
 def harmless(error: Exception) -> str:
@@ -603,6 +597,6 @@ def harmless(error: Exception) -> str:
 
     Of a network that cannot be trained, where in it: the server's has the same names.
     """
-    if isinstance(error, NetworkError):
+    if isinstance(error, copies.NetworkError):
         return ": ".join(filter(None, ("NetworkError", error.fields.get("harmless"))))
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"
