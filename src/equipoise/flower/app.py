@@ -26,8 +26,7 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.core.task import CLASSIFICATION, task_of
-from equipoise.data.batch import finite
-from equipoise.data.samples import at_once, check, loaded
+from equipoise.data import batch, samples
 from equipoise.federation import checkpoint, evaluation, inputs, standing, stopping, thresholds
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
@@ -149,13 +148,13 @@ def check_site(
         site = open_site(name, task(node, config).told(config), fields, Store(Path()), own_method)
         described = site.answer("query.describe", Parcel()).fields
         sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
-        for label, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
-            seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
-            batch = data.batch(seen, None)
-            check(replace(data, store=batch), label, None, site.trial.setup.n_classes)
-            if bad := int((~finite(batch.x)).sum()):
+        for label, data in {f"training data of {name}": samples.loaded(site.trial.data[0]), **sets}.items():
+            seen = torch.arange(min(data.size, samples.at_once(data, LOOKS)), device=data.sizes.device)
+            first = data.batch(seen, None)
+            samples.check(replace(data, store=first), label, None, site.trial.setup.n_classes)
+            if bad := int((~batch.finite(first.x)).sum()):
                 raise ValueError(
-                    f"{label}: {bad} of the first {len(batch)} samples hold NaN or infinity. Correct them, or leave them out"
+                    f"{label}: {bad} of the first {len(first)} samples hold NaN or infinity. Correct them, or leave them out"
                 )
     except (Exception, SystemExit) as error:  # of the user's function
         file = str(getattr(sys.modules.get(task.__module__), "__file__", ""))
@@ -292,7 +291,7 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
     labels = torch.zeros(TRIED, dtype=torch.int64 if schema.classes else torch.float64)
     drawn = torch.randn(TRIED, len(schema.inputs), generator=torch.Generator().manual_seed(0))
-    rows = loaded(fed.inputs.reading((drawn * torch.logspace(-1, 1, TRIED)[:, None], labels), "rows"))
+    rows = samples.loaded(fed.inputs.reading((drawn * torch.logspace(-1, 1, TRIED)[:, None], labels), "rows"))
     last = replace(history, records=history.records[-1:])
     vector = evaluation.published(fed.trial, fed.chosen)
     try:

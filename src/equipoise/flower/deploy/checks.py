@@ -18,9 +18,8 @@ from equipoise.flower import internals, settings
 from equipoise.flower.deploy import local, project
 from equipoise.flower.deploy.certificates import days_left, hosts_of, key_problems, problems, read
 from equipoise.flower.deploy.superlink import FLWR, environment, last_lines
-from equipoise.system import seals, workers
+from equipoise.system import files, seals, workers
 from equipoise.system.errors import InputError, RunError
-from equipoise.system.files import open_to_others
 from equipoise.system.suggestions import some
 
 SOON = 30  # days before its end at which a certificate is worth a word
@@ -120,13 +119,13 @@ def _project(
     yield _joined("settings", wrong, f"{run_config.get('method')}, {run_config.get('rounds')} rounds")
     with tempfile.TemporaryDirectory() as bundle:
         try:
-            size, files, names = internals.unpacked_bundle(app, bundle)
+            size, packed, names = internals.unpacked_bundle(app, bundle)
         except Exception as error:  # Flower's own words, of whatever kind
             yield CheckResult("bundle", False, str(error))
             return
         yield CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
         for result in _apps(bundle, names, *(({}, {}) if wrong else (sites, run_config))):
-            lost = "" if result.ok else _left_out(app, bundle, files, result.text)
+            lost = "" if result.ok else _left_out(app, bundle, packed, result.text)
             yield replace(result, text=result.text + lost)
 
 
@@ -144,13 +143,13 @@ def _apps(
     yield from (CheckResult(f"{name}: {what}", *result) for name in results for what, result in results[name].items())
 
 
-def _left_out(app: Path, bundle: str, files: Iterable[str], error: str) -> str:
+def _left_out(app: Path, bundle: str, packed: Iterable[str], error: str) -> str:
     """A sentence about the files of a project that an import or a path in an error needs, and that Flower does not send."""
     _, _, words = error.partition("Error: ")
     names = [re.sub(rf"^{re.escape(bundle)}/", "", name) for name in re.findall("'([^']+)'", words)]
     starts = tuple(f"{name}{end}" for name in (*names, *(name.replace(".", "/") for name in names)) for end in "/.")
     own = {path.relative_to(app).as_posix() for path in app.rglob("*") if path.is_symlink() or not path.is_dir()}
-    lost = [name for name in sorted(own - {*files}) if f"{name}/".startswith(starts)]
+    lost = [name for name in sorted(own - {*packed}) if f"{name}/".startswith(starts)]
     return f" Flower sends no {some(lost)}: by name, folder, kind of file, as a link, or by .gitignore." if lost else ""
 
 
@@ -195,7 +194,7 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     names = ", ".join(hosts_of(seen)) or "no host"
     until = f"{certificate.name} until {seen.not_valid_after_utc:%Y-%m-%d}, for {names}.{soon}"
     yield _joined("certificates", dict.fromkeys(wrong), until)
-    if (base / "server.key").exists() and open_to_others(base / "server.key"):
+    if (base / "server.key").exists() and files.open_to_others(base / "server.key"):
         yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
     for public in sorted(base.glob("*.pub")):
         private = public.with_suffix("")

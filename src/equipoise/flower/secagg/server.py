@@ -23,9 +23,8 @@ from equipoise.flower.secagg.sums import MaskError, SumRequest, comparison, is_p
 from equipoise.flower.server.sites import AWAY, Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
-from equipoise.system import files, seals, tree
+from equipoise.system import files, seals, text, tree
 from equipoise.system.errors import ABSENT
-from equipoise.system.text import key_of
 
 log = logging.getLogger(__name__)
 
@@ -215,9 +214,9 @@ class MaskedRound:
         while True:
             for m, got in [*sites.ask("query.unmask", self.job.t, missing, make)]:
                 sent = None if isinstance(got, str) else got.fields.get("shares")
-                for name, text in sent.items() if isinstance(sent, dict) else ():
-                    if name in shares and sha256(share := _bytes(text)) == self.hashes[name][names[m]]:
-                        shares[name][m] = share
+                for name, share in sent.items() if isinstance(sent, dict) else ():
+                    if name in shares and sha256(content := _bytes(share)) == self.hashes[name][names[m]]:
+                        shares[name][m] = content
                 missing[m] = got if isinstance(got, str) else "sent shares that it did not receive"
                 if m in shares[names[m]]:  # its own, which nobody else made
                     del missing[m]
@@ -225,7 +224,7 @@ class MaskedRound:
                 for m, why in missing.items():
                     log.warning("%s dropped out after its part of a sum, which others unmasked: it %s", names[m], why)
                 return {name: sums.seed_of([*parts.values()][:least]) for name, parts in shares.items()}
-            if time.monotonic() > end or not {AWAY, ABSENT} & {*map(key_of, missing.values())}:
+            if time.monotonic() > end or not {AWAY, ABSENT} & {*map(text.key_of, missing.values())}:
                 others = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
                 gone = others or f"{', '.join(lacking)} trained by other messages than the rest, or sent wrong shares"
                 raise MaskError(
@@ -261,6 +260,6 @@ def _one_per_site(texts: Any, sites: Sequence[str]) -> bool:
     return isinstance(texts, dict) and texts.keys() == {*sites} and all(isinstance(x, str) for x in texts.values())
 
 
-def _bytes(text: Any) -> bytes:
+def _bytes(sent: Any) -> bytes:
     """The bytes of hexadecimal text; none of anything else."""
-    return bytes.fromhex(text) if isinstance(text, str) and re.fullmatch("([0-9a-f]{2})+", text) else b""
+    return bytes.fromhex(sent) if isinstance(sent, str) and re.fullmatch("([0-9a-f]{2})+", sent) else b""

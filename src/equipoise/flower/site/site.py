@@ -23,14 +23,12 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam
 from equipoise.core.tally import together
 from equipoise.core.task import Classification, Regression
-from equipoise.data.batch import listed, shape_of
-from equipoise.data.holdings import holdings
+from equipoise.data import batch, holdings
 from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
-from equipoise.federation import diagnosis, guard, preparation, thresholds
+from equipoise.federation import diagnosis, guard, inputs, preparation, thresholds
 from equipoise.federation.evaluation import EvaluationSets, Handed, measured, used
-from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
 from equipoise.federation.round import plain
 from equipoise.federation.trial import Trial
@@ -293,25 +291,25 @@ def open_site(
     solver = SOLVERS[described_solver.pop("kind")](**described_solver)
     same = {key: fields[key] for key in Settings().decisive if key in fields}
     settings = Settings(**same, device=fields.get("device", "cpu"))
-    inputs = frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
-    sensitive = inputs.sensitive(task.attributes, away=False)
+    framed = inputs.frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
+    sensitive = framed.sensitive(task.attributes, away=False)
     if task.schema is not None and (doubt := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(doubt)
-    require_people(method, sensitive, here=True)
-    people, doubts = inputs.data[0].people is not None, tuple(repeated(inputs.data))
+    inputs.require_people(method, sensitive, here=True)
+    people, doubts = framed.data[0].people is not None, tuple(inputs.repeated(framed.data))
     own = node_config or {}
     if draws is not None and not simulated:
         try:
             least = int(own.get("least-group", LEAST))
-            require_apart(draws, name, loaded(inputs.data[0]), (settings.validation, settings.seed), least)
+            require_apart(draws, name, loaded(framed.data[0]), (settings.validation, settings.seed), least)
         except ValueError as error:
             raise refusal(str(error)) from None
-    inputs, (held,) = inputs.divided(settings.validation, settings.seed)
-    values = inputs.values(sensitive)
-    trial = preparation.prepare(inputs, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
-    tests = EvaluationSets(inputs.tests, None, preparation.recorded_of(trial.model.task, task.measures)[0])
+    framed, (held,) = framed.divided(settings.validation, settings.seed)
+    values = framed.values(sensitive)
+    trial = preparation.prepare(framed, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
+    tests = EvaluationSets(framed.tests, None, preparation.recorded_of(trial.model.task, task.measures)[0])
     noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
-    personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
+    personal = bool(framed.tests) and (trial.private is not None or bool(method.overriding("deploy")))
     if accounting.spend(own, noise, 0) and (personal or settings.validation):
         scores = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise refusal(f"max-epsilon allows no scores {scores}, which no noise protects")
@@ -322,7 +320,7 @@ def open_site(
 
 def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     """Raise SiteError if the owner's node config does not allow so many rounds of a job."""
-    own, solver, batch = site.node_config, job.local, job.settings.batch_size
+    own, solver, width = site.node_config, job.local, job.settings.batch_size
     rates: Sequence[Any] = solver.lr.rates if isinstance(solver.lr, LayerRates) else [solver.lr]
     more = sum(getattr(rule, "steps", None) or 0 for rule in job.rules)  # such as those of finetune
     steps = float(rounds) * (job.settings.steps_of(int(site.trial.setup.sizes[0])) + more)
@@ -330,7 +328,7 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     for key, words, size, usual, beyond, than in (
         ("max-steps", f"{steps:,g} gradient steps", steps, MOST_STEPS, gt, "more"),
         ("max-decay", f"{decay:,g} of lr x weight decay", decay, MOST_DECAY, gt, "more"),
-        ("min-batch", f"batches of {batch} samples", batch, 1, lt, "fewer"),
+        ("min-batch", f"batches of {width} samples", width, 1, lt, "fewer"),
     ):
         if beyond(size, bound := own.get(key, usual)):
             refused = f"one message asks for {words}"
@@ -343,8 +341,8 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     trial = site.trial
     data = loaded(trial.data[0])
     x = data.store.gather(torch.zeros(1, dtype=torch.int64, device=data.sizes.device)).x
-    shape, kinds = shape_of(x), tree_map(lambda leaf: str(leaf.dtype).removeprefix("torch."), x)
-    about = {"size": data.size, "shape": listed(shape), "dtype": kinds}
+    shape, kinds = batch.shape_of(x), tree_map(lambda leaf: str(leaf.dtype).removeprefix("torch."), x)
+    about = {"size": data.size, "shape": batch.listed(shape), "dtype": kinds}
     about["test_sizes"] = {name: d.size if name in site.shown.sets else 0 for name, d in site.tests.sets.items()}
     about |= {"people": True} if site.people else {}
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, shape)})
@@ -531,7 +529,7 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
             "least_group": site.least,
             "positive": str(site.run_config.get("positive") or "") or None,
             "header": list(site.doubts),
-            "holdings": holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
+            "holdings": holdings.holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
         }
         if isinstance(task, Regression):
             meta |= {"task": task.name, "unit": task.unit}
