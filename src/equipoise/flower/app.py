@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -77,7 +76,7 @@ def make_client_app(
     keep : sites of which a process that lives on keeps the data, >= 1; only simulations have several.
     simulated : let ``dp`` draw its noise from the seed, so that a simulation can be repeated; it then protects no client.
     """
-    opened: OrderedDict[str, Site] = OrderedDict()
+    opened: dict[str, Site] = {}
     app = ClientApp()
     own_method = None if method is None else Method.of(method)
     app.__dict__.update(task=task, method=own_method)  # for check_site
@@ -102,7 +101,7 @@ def make_client_app(
                 name, own_task, described, store, own_method, simulated=simulated, draws=base / "draws.json", **more
             )
             if len(opened) > keep:
-                opened.popitem(last=False)
+                del opened[next(iter(opened))]  # the first
         return opened[key]
 
     def answered(message: Message, context: Context) -> Message:

@@ -112,18 +112,17 @@ def open_toml(text: str) -> dict[str, Any]:
         raise DamagedError(CHANGED)
     if any(key[0].count(".") > 10 * DEEPEST for key in _DOTTED.finditer(text)):
         raise ValueError(DEEP)
-    content: dict[str, Any] = _read(text, tomllib.loads)
-    return content
+    return _read(text, tomllib.loads)
 
 
-def _read(text: str, parse: Callable[[str], Any]) -> Any:
+def _read(text: str, parse: Callable[[str], Kind]) -> Kind:
     if _LONG.search(text):
         raise ValueError("it holds a number of hundreds of digits")
     try:
         content = parse(text)
     except RecursionError:
         raise ValueError(DEEP) from None
-    level, depth = [content] * (type(content) in NESTING), 0
+    level, depth = list[Any]([content] * (type(content) in NESTING)), 0
     while level:
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(DEEP)

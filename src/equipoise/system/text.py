@@ -27,9 +27,9 @@ class Said(str):
 
     def __new__(cls, text: str, key: str = "") -> Self:
         """A text, and its key."""
-        said = super().__new__(cls, text)
-        said.key = key
-        return said
+        sentence = super().__new__(cls, text)
+        sentence.key = key
+        return sentence
 
 
 def key_of(text: str) -> str:

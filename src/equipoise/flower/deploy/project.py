@@ -68,16 +68,8 @@ def init(
     chosen = AppSettings(**{**(PROTOCOL if settings is None else settings), "min_sites": len(names)}).table()
     if wrong := problems(chosen):
         raise ValueError(" ".join(wrong))
-    about = {
-        "name": name,
-        "schema": schema is not None,
-        "publisher": "me",
-        "sites": names,
-        "year": datetime.now(UTC).year,
-        "lowest": superlink.FLWR[0],
-        "method": chosen["method"],
-        "config": tomli_w.dumps(chosen).strip(),
-    }
+    about: dict[str, Any] = {"name": name, "schema": schema is not None, "sites": names, "year": datetime.now(UTC).year}
+    about |= {"lowest": superlink.FLWR[0], "method": chosen["method"], "config": tomli_w.dumps(chosen).strip()}
     texts = {file: _rendered(template, about) for file, template in FILES.items()}
     if schema is not None:
         SharedSchema.load(schema)  # which states what is wrong with it

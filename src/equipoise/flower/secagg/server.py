@@ -225,7 +225,7 @@ class MaskedRound:
                     log.warning("%s dropped out after its part of a sum, which others unmasked: it %s", names[m], why)
                 return {name: sums.seed_of([*parts.values()][:least]) for name, parts in shares.items()}
             if time.monotonic() > end or not {AWAY, ABSENT} & {*map(text.key_of, missing.values())}:
-                others = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
+                others = "; ".join(f"{names[m]} {reason}" for m, reason in missing.items())
                 gone = others or f"{', '.join(lacking)} trained by other messages than the rest, or sent wrong shares"
                 raise MaskError(
                     f"sent its part of a sum that was never unmasked: {gone}. That needs {least} of its {len(ids)} sites. Run again when "
@@ -244,8 +244,8 @@ class MaskedRound:
             reports = tree.tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
         except MaskError as error:
             self.lost |= {m: str(error) for m in job.ids if m not in self.lost}
-        for m, why in self.lost.items():
-            yield Answer((rows[m],), torch.empty(0), [], [], why)
+        for m, reason in self.lost.items():
+            yield Answer((rows[m],), torch.empty(0), [], [], reason)
         for m in ids:
             received = job.received[rows[m]]
             change = update.to(received)

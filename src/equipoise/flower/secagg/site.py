@@ -95,8 +95,8 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     training = transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
     memory = change_memory(_path(site), lambda memory: _pinned(site, memory))
     sums.check_round(memory, t, training, None, name)
-    if (kept := _kept(site, training)) is not None:
-        return Parcel({"receipt": kept.fields["receipt"]})
+    if (stored := _kept(site, training)) is not None:
+        return Parcel({"receipt": stored.fields["receipt"]})
     if training in memory.models:  # noise would be drawn again, and cancel over many answers
         raise MaskError(f"{name} took part in a sum of round {t}, and no longer has its update.")
     sums.check_receipt(memory, receipt, name)
@@ -155,7 +155,7 @@ def _kept(site: Site, training: str) -> Parcel | None:
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
     request, name = sums.SumRequest.read(asked.fields, site.experiment), site.trial.names[0]
-    if (kept := _kept(site, request.training)) is None or kept.fields["t"] != request.round:
+    if (stored := _kept(site, request.training)) is None or stored.fields["t"] != request.round:
         raise MaskError(f"{name} has no update of this training and round.")
     (peers, least), most = _limits(site), float(site.node_config.get("most-weight", MOST_WEIGHT))
 
@@ -170,12 +170,12 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
                 f"{name} would be more than {most:.0%} of the sum, which would reveal it (its most-weight)."
             )
         reports = {key.removeprefix("reports/"): x for key, x in no_reports(site.trial)[0].items()}
-        said = [kept.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
-        values = torch.cat([w[name] / sums.unit(w) * kept.tensors["update"].double(), *said])
-        return sums.masked_vector(checked, request, name, values, kept.fields)
+        reported = [stored.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
+        values = torch.cat([w[name] / sums.unit(w) * stored.tensors["update"].double(), *reported])
+        return sums.masked_vector(checked, request, name, values, stored.fields)
 
     sent = change_memory(_path(site), made)
-    _note_round(site, request.round, kept.fields["receipt"])
+    _note_round(site, request.round, stored.fields["receipt"])
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 

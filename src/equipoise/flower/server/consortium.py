@@ -48,13 +48,9 @@ def description(
             f"Sites measure {', '.join(MEASURES)} and {RATES} only, as they run no code that a server names; found {strange[0]}. Leave it out."
         )
     lr = solver.lr if isinstance(solver.lr, float) else text(rate(solver.lr))
-    return {
-        "name": name,
-        "method": str(method),
-        "solver": {"kind": type(solver).__name__, **asdict(solver), "lr": lr},
-        **settings.decisive,
-        "measures": list(measures),
-    }
+    solving = {"kind": type(solver).__name__, **asdict(solver), "lr": lr}
+    same = {"name": name, "method": str(method), "solver": solving, **settings.decisive}
+    return {**same, "measures": list(measures)}
 
 
 def federation(

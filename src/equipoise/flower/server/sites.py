@@ -420,7 +420,7 @@ class Sites:
 def _require_agreed(sites: Mapping[str, Mapping[str, str]], server: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """What :func:`equipoise.federation.fingerprint.agreed` gives, if all sites agree."""
     agreement = agreed(sites, server)
-    if wrong := [f"{name} {why}" for name, codes in sites.items() if (why := unlike(codes, agreement))]:
+    if wrong := [f"{name} {reason}" for name, codes in sites.items() if (reason := unlike(codes, agreement))]:
         raise RunError(
             f"{'; '.join(wrong)}. All must agree: correct the task, or the installation, of those that do not. To see the codes "
             "of a site: equipoise flower check DIR --node-config FILE."
