@@ -75,7 +75,8 @@ def check(
     present : names of all sites that will take part, if known.
     data : load the data of the sites of ``node_configs`` as the app would, and tell the codes of what all sites must agree on.
     """
-    results, nodes = [*_versions()], dict[str, Mapping[str, Any]]()
+    results = [_tried(name, partial(_version, name)) for name in PACKAGES]
+    nodes = dict[str, Mapping[str, Any]]()
     for name, node_config in (node_configs or {}).items():
         try:
             nodes[name] = internals.flatten_dict(dict(node_config))
@@ -91,20 +92,18 @@ def check(
     return results if connection is None else [*results, reach(connection)]
 
 
-def _versions() -> Iterator[CheckResult]:
-    lowest, tested = (tuple(map(int, text.split("."))) for text in FLWR)
-    for name in PACKAGES:
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
-            yield CheckResult(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
-            continue
-        numbers = tuple(map(int, re.findall(r"\d+", installed)[:2]))
-        if name == "flwr" and numbers < lowest:
-            installed += f" is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
-        elif name == "flwr" and numbers > tested:
-            installed += f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
-        yield CheckResult(name, name != "flwr" or numbers >= lowest, installed)
+def _version(name: str) -> str:
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        raise InputError("is not installed. Install it: pip install 'equipoise[flower]'.") from None
+    lowest, numbers, tested = (tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (FLWR[0], installed, FLWR[1]))
+    if name == "flwr" and numbers < lowest:
+        raise InputError(
+            f"{installed} is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
+        )
+    newer = f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
+    return installed + newer * (name == "flwr" and numbers > tested)
 
 
 def _project(

@@ -223,10 +223,13 @@ class LocalFederation:
 
     def kill(self, name: str) -> None:
         """End a process (``"superlink"`` or a site) at once, and all that it started, as a power cut would."""
-        process = self._running.pop(name)
-        started = descendants(process.pid)
-        process.kill()
-        process.wait()
+        self._end([name], descendants(self._running[name].pid))
+
+    def _end(self, names: Sequence[str], started: Sequence[psutil.Process]) -> None:
+        for name in names:
+            process = self._running.pop(name)
+            process.kill()
+            process.wait()
         end(started)
 
     def stop(self) -> None:
@@ -246,11 +249,7 @@ class LocalFederation:
                         with suppress(subprocess.TimeoutExpired):
                             self._running[name].wait(max(0.1, limit - time.monotonic()))
             finally:
-                for name in names:
-                    process = self._running.pop(name)
-                    process.kill()
-                    process.wait()
-                end(started)
+                self._end(names, started)
 
 
 def certify(certificates: Path, sites: Sequence[str]) -> None:
