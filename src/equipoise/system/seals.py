@@ -19,7 +19,7 @@ from equipoise.system.files import read_regular
 CHANGED = "its content is not what was written"
 DEEP = "its lists and tables are nested too deeply"
 DEEPEST = 100  # levels of lists and tables in each other
-NESTING = frozenset({dict, list})
+NESTING: frozenset[type] = frozenset({dict, list})
 Kind = TypeVar("Kind")
 _LONG = re.compile(r"[=:,\[\s-]\d[\da-fA-F_xob]{300}")  # a number that no float can hold
 # tomllib takes time with the square of a key's parts
