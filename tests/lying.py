@@ -20,8 +20,7 @@ from equipoise.flower.app import make_client_app
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import Consortium, description, federation as of_sites
-from equipoise.flower.server.roster import Exchange
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import Exchange, Sites
 from equipoise.flower.site.task import Task
 from equipoise.system.tree import flatten
 from helpers import clients, consortium, federation, network

@@ -33,7 +33,7 @@ from equipoise.flower import InProcessGrid, Task, in_process, make_client_app, m
 from equipoise.flower.codec import VERSION, CodecError, Parcel, change, changed, hiding, packed, unpacked
 from equipoise.flower.deploy.checks import _node
 from equipoise.flower.server.consortium import Consortium, description
-from equipoise.flower.server.roster import Exchange, Roster
+from equipoise.flower.server.sites import Exchange, Sites
 from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.site import open_site
 from equipoise.flower.site.store import Receipt, Store
@@ -1503,8 +1503,8 @@ def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
     def sleep(seconds: float) -> None:
         clock[0] += max(seconds, 1e-3)
 
-    monkeypatch.setattr("equipoise.flower.server.roster.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("equipoise.flower.server.roster.time.sleep", sleep)
+    monkeypatch.setattr("equipoise.flower.server.sites.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("equipoise.flower.server.sites.time.sleep", sleep)
     asked: list[float] = []
 
     def hangs(kind: str, site: str, reply: Message) -> Message:
@@ -1514,7 +1514,7 @@ def test_a_node_that_never_says_what_it_is_is_asked_less_and_less(
         return reply
 
     told = description(Method.of("fedavg"), eq.SGD(), eq.Settings(batch_size=8), (), "x")
-    roster = Roster(Exchange(Changed(machines, hangs), told, deadline=0.01))
+    roster = Sites(Exchange(Changed(machines, hangs), told, deadline=0.01))
     roster.gather(2, (), 1.0)
     while clock[0] < 3600:
         roster.meet()

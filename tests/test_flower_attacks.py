@@ -23,8 +23,7 @@ from equipoise.flower.codec import LOST, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import server as masked_server, site as masked_site, sums
 from equipoise.flower.server.consortium import description, federation
-from equipoise.flower.server.roster import Exchange
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import Exchange, Sites
 from equipoise.flower.site.site import Site
 from equipoise.flower.site.store import Store
 from equipoise.flower.site.task import Task

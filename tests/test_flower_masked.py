@@ -46,8 +46,7 @@ from equipoise.flower.secagg import server as masked_sites, site as masked_site,
 from equipoise.flower.secagg.server import MaskedSites
 from equipoise.flower.secagg.sums import MaskError, SiteMemory, SumRequest
 from equipoise.flower.server.consortium import Consortium, description, federation
-from equipoise.flower.server.roster import Exchange
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import Exchange, Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import site as site_of
 from equipoise.flower.site.task import Task

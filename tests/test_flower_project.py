@@ -42,7 +42,7 @@ from equipoise.flower.app import check_positive, check_site
 from equipoise.flower.deploy import certificates as certs, checks, local, project, superlink
 from equipoise.flower.deploy.certificates import make_certificates
 from equipoise.flower.server.consortium import description
-from equipoise.flower.server.roster import Exchange, Roster
+from equipoise.flower.server.sites import Exchange, Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import FLOWER, configure
@@ -426,7 +426,7 @@ def test_what_is_shown_of_a_site_is_what_it_sends(tmp_path: Path) -> None:
     run = AppSettings.of(CONFIG)
     told = description(Method.of("fedavg"), run.solver, run.settings, ("accuracy",), "another-run")
     node = NODE | {"state-dir": str(tmp_path)}
-    roster = Roster(Exchange(InProcessGrid(client, [node], CONFIG), told))
+    roster = Sites(Exchange(InProcessGrid(client, [node], CONFIG), told))
     (site,) = roster.gather(1, (), 0.0)
     assert {what: code for what, code in codes.items() if what != "all of these"} == {
         what: code for what, code in site.agreement.items() if what != "samples"
@@ -969,7 +969,7 @@ def test_a_program_interrupted_while_it_starts_is_known_and_stopped(
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     monkeypatch.setattr(local, "program", str)
-    here = local.Processes(tmp_path, dict(os.environ), 1.0)
+    here = local.LocalFederation(tmp_path, tmp_path, patience=1.0)
     try:
         with pytest.raises(KeyboardInterrupt):
             here.launch("site-0", "sleep", ["60"])

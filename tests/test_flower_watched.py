@@ -387,7 +387,7 @@ def test_the_logs_of_processes_are_private(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(local, "program", str)
     (tmp_path / "site-0.log").write_text("old")
     (tmp_path / "site-0.log").chmod(0o644)
-    here = local.Processes(tmp_path, dict(os.environ), 1.0)
+    here = local.LocalFederation(tmp_path, tmp_path, patience=1.0)
     with umask(0):
         here.launch("site-0", "true", [])
     here.stop()

@@ -34,8 +34,7 @@ from equipoise.flower.app import make_client_app, serve
 from equipoise.flower.codec import Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.server.consortium import description, federation
-from equipoise.flower.server.roster import Exchange
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import Exchange, Sites
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site import site as site_module
 from equipoise.flower.site.task import Task

@@ -19,7 +19,7 @@ from equipoise.core.rule import Bounds
 from equipoise.federation import round as rounds
 from equipoise.flower.codec import Parcel
 from equipoise.flower.server.consortium import Consortium
-from equipoise.flower.server.roster import Known
+from equipoise.flower.server.sites import Known
 from equipoise.methods import METHODS
 from helpers import federation, fitted, in_one, others_slow, samples
 from lying import Lies, asked, bent, left_out, liars, longer, saying

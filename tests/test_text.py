@@ -37,7 +37,7 @@ from equipoise.data.sets import digits
 from equipoise.data.sets.digits import read_mat
 from equipoise.data.tables import reading, words as cells
 from equipoise.data.tables.columns import Columns, ordered
-from equipoise.flower.server.roster import Known
+from equipoise.flower.server.sites import Known
 from equipoise.networks.resnet import read_tensors
 from equipoise.records.directory import _WORDS
 from equipoise.report import html, rendering

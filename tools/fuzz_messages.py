@@ -50,8 +50,7 @@ from equipoise.flower.codec import KEYS as SENT, LOST, Parcel, changed
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.internals import number
 from equipoise.flower.server.consortium import Consortium, description, federation
-from equipoise.flower.server.roster import Exchange
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import Exchange, Sites
 from equipoise.flower.site.task import Task
 from equipoise.metrics.classification import MEASURES
 from equipoise.system import text

@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -21,30 +20,22 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from equipoise.bundle.files import KEPT
-from equipoise.bundle.saving import Trained, save as save_bundle
+from equipoise.bundle import files, saving
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings, changed
 from equipoise.core.solver import SGD, Solver
 from equipoise.core.task import CLASSIFICATION, task_of
-from equipoise.data.batch import finite
-from equipoise.data.samples import at_once, check, loaded
-from equipoise.federation import checkpoint
-from equipoise.federation.evaluation import published
+from equipoise.data import batch, samples
+from equipoise.federation import checkpoint, evaluation, inputs, standing, stopping, thresholds
 from equipoise.federation.federation import Federation
 from equipoise.federation.fingerprint import code
 from equipoise.federation.history import History
-from equipoise.federation.inputs import frame
 from equipoise.federation.method import Method, require_own_weights
-from equipoise.federation.standing import accuracies
-from equipoise.federation.stopping import EarlyStopping
-from equipoise.federation.thresholds import decision_of
 from equipoise.flower.codec import KEYS, CodecError, Parcel
 from equipoise.flower.grid import InProcessGrid
 from equipoise.flower.secagg import site as masked_site
 from equipoise.flower.server.consortium import Consortium, description, federation
-from equipoise.flower.server.roster import Exchange, Known
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import Exchange, Known, Sites
 from equipoise.flower.settings import AppSettings, faults
 from equipoise.flower.site.site import Site, harmless, open_site, sendable
 from equipoise.flower.site.store import BUNDLE, Store
@@ -55,16 +46,10 @@ from equipoise.records.identity import Identity, stated
 from equipoise.records.record import Record
 from equipoise.report.sites import prometheus
 from equipoise.scenarios.shared import SharedSchema
-from equipoise.system import own_code
-from equipoise.system.claims import claimed
-from equipoise.system.environment import environment
+from equipoise.system import claims, environment, logs, own_code, places, ranges, text
 from equipoise.system.errors import RunError, SiteError, refusal
 from equipoise.system.files import read_regular, require_own, sweep, write_atomically
-from equipoise.system.logs import FORMS, logging_as
-from equipoise.system.places import own_state
-from equipoise.system.ranges import marked
 from equipoise.system.seals import open_json, open_toml, sealed_json, sealed_text
-from equipoise.system.text import key_of
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +76,7 @@ def make_client_app(
     keep : sites of which a process that lives on keeps the data, >= 1; only simulations have several.
     simulated : let ``dp`` draw its noise from the seed, so that a simulation can be repeated; it then protects no client.
     """
-    opened: OrderedDict[str, Site] = OrderedDict()
+    opened: dict[str, Site] = {}
     app = ClientApp()
     own_method = None if method is None else Method.of(method)
     app.__dict__.update(task=task, method=own_method)  # for check_site
@@ -105,7 +90,8 @@ def make_client_app(
                     f"its node-config cannot be used: {' '.join(wrong.values())}",
                     "its node-config cannot be used; its own log says more",
                 )
-            base = _state_directory(context)
+            directory = node.get("state-dir")  # of the owner, never of the run
+            base = Path(str(directory)).expanduser() if directory else places.own_state()
             store = Store.at(base, str(fields["name"]), name)
             torch.set_num_threads(int(node.get("threads", 0)) or torch.get_num_threads())
             own_task = task(node, context.run_config).told(context.run_config)
@@ -115,7 +101,7 @@ def make_client_app(
                 name, own_task, described, store, own_method, simulated=simulated, draws=base / "draws.json", **more
             )
             if len(opened) > keep:
-                opened.popitem(last=False)
+                del opened[next(iter(opened))]  # the first
         return opened[key]
 
     def answered(message: Message, context: Context) -> Message:
@@ -123,7 +109,7 @@ def make_client_app(
         named = {"name": name} if kind == "query.describe" else {}  # later the server knows the name
         about: dict[str, Any] = {"site": name, "kind": kind}
         form = {**context.run_config, **context.node_config}.get("log")
-        with logging_as(form if form in FORMS else "text", about):
+        with logs.logging_as(form if form in logs.FORMS else "text", about):
             try:
                 asked = Parcel.of(message.content)
                 about["experiment"] = asked.fields["experiment"]["name"]
@@ -132,7 +118,7 @@ def make_client_app(
                 reply.fields["name"] = name
             except (SiteError, CodecError) as error:
                 log.error("%s, %s: %s", name, kind, error)
-                key = key_of(sent := sendable(error)) or error.kind
+                key = text.key_of(sent := sendable(error)) or error.kind
                 reply = Parcel({"error": sent, "key": key if key in KEYS else "", **named})
             except Exception as error:  # its text stays in the site's log
                 log.exception("%s, %s", name, kind)
@@ -161,13 +147,13 @@ def check_site(
         site = open_site(name, task(node, config).told(config), fields, Store(Path()), own_method)
         described = site.answer("query.describe", Parcel()).fields
         sets = {f"test set {test!r}": data for test, data in site.tests.sets.items()}
-        for label, data in {f"training data of {name}": loaded(site.trial.data[0]), **sets}.items():
-            seen = torch.arange(min(data.size, at_once(data, LOOKS)), device=data.sizes.device)
-            batch = data.batch(seen, None)
-            check(replace(data, store=batch), label, None, site.trial.setup.n_classes)
-            if bad := int((~finite(batch.x)).sum()):
+        for label, data in {f"training data of {name}": samples.loaded(site.trial.data[0]), **sets}.items():
+            seen = torch.arange(min(data.size, samples.at_once(data, LOOKS)), device=data.sizes.device)
+            first = data.batch(seen, None)
+            samples.check(replace(data, store=first), label, None, site.trial.setup.n_classes)
+            if bad := int((~batch.finite(first.x)).sum()):
                 raise ValueError(
-                    f"{label}: {bad} of the first {len(batch)} samples hold NaN or infinity. Correct them, or leave them out"
+                    f"{label}: {bad} of the first {len(first)} samples hold NaN or infinity. Correct them, or leave them out"
                 )
     except (Exception, SystemExit) as error:  # of the user's function
         file = str(getattr(sys.modules.get(task.__module__), "__file__", ""))
@@ -198,11 +184,6 @@ def _name(context: Context) -> str:
     """The site's name; a node of Flower's simulation, which has none, is named by its number."""
     node = context.node_config
     return str(node.get("site") or f"site-{node.get('partition-id', context.node_id)}")
-
-
-def _state_directory(context: Context) -> Path:
-    directory = context.node_config.get("state-dir")  # of the owner, never of the run
-    return Path(str(directory)).expanduser() if directory else own_state()
 
 
 def make_server_app(task: TaskFunction, method: str | Rule | Method | None = None) -> ServerApp:
@@ -240,12 +221,12 @@ def serve(grid: Grid, task: Task, settings: AppSettings, method: str | Rule | Me
     """
     directory, threads = Path(settings.run_dir).expanduser().absolute(), torch.get_num_threads()
     try:
-        with claimed(directory, wait=ANOTHER):
+        with claims.claimed(directory, wait=ANOTHER):
             torch.set_num_threads(settings.threads)
             sweep(directory)
             made = Method.of(method if method is not None else settings.method)
             run = _identify(directory, settings, made)
-            with logging_as(settings.log, {"experiment": run[0]}):
+            with logs.logging_as(settings.log, {"experiment": run[0]}):
                 return _train(grid, task, settings, directory, made, run)
     finally:  # the process may be a notebook's
         torch.set_num_threads(threads)
@@ -273,17 +254,17 @@ def _train(
         checkpoint.tidy(directory / "checkpoint")
         log.info("going on after round %d", fed.progress.t)
     fed.prepare(settings.rounds, progress=False)
-    meta = {**environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": stops}
+    meta = {**environment.environment(), **fed.history.meta, "rounds": settings.rounds, "unfinished": stops}
     write_atomically(directory / "manifest.json", sealed_json(meta))
 
     def tell(record: Record) -> None:
         log.info("%s", log_line(fed.judged(record)), extra={"about": {"round": record["round"]}})
-        text = prometheus([*map(fed.judged, fed.records)], fed.names, settings.rounds, name)
-        write_atomically(directory / "metrics.prom", text)
+        metrics = prometheus([*map(fed.judged, fed.records)], fed.names, settings.rounds, name)
+        write_atomically(directory / "metrics.prom", metrics)
 
     if rest > 0:
         log.info("round %d of %d begins: %d sites train", fed.progress.t + 1, settings.rounds, len(sites.members))
-        stop, n_kept = EarlyStopping.of(settings), settings.keep_checkpoints
+        stop, n_kept = stopping.EarlyStopping.of(settings), settings.keep_checkpoints
         fed.fit(rest, directory=directory, progress=False, on_round=tell, stop=stop, keep_checkpoints=n_kept)
     history = History.from_run(directory)
     write_atomically(directory / "summary.json", sealed_json(history.summary()))
@@ -309,20 +290,20 @@ def _take_home(schema: SharedSchema, data: Mapping[str, Any], fed: Federation, h
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
     labels = torch.zeros(TRIED, dtype=torch.int64 if schema.classes else torch.float64)
     drawn = torch.randn(TRIED, len(schema.inputs), generator=torch.Generator().manual_seed(0))
-    rows = loaded(fed.inputs.reading((drawn * torch.logspace(-1, 1, TRIED)[:, None], labels), "rows"))
+    rows = samples.loaded(fed.inputs.reading((drawn * torch.logspace(-1, 1, TRIED)[:, None], labels), "rows"))
     last = replace(history, records=history.records[-1:])
-    vector = published(fed.trial, fed.chosen)
+    vector = evaluation.published(fed.trial, fed.chosen)
     try:
-        decision = decision_of(fed.trial, fed.chosen.server, schema.values)
-        made = Trained(fed.model, vector, rows, last, "", data, decision)
-        save_bundle(folder, made, name=KEPT)
+        decision = thresholds.decision_of(fed.trial, fed.chosen.server, schema.values)
+        made = saving.Trained(fed.model, vector, rows, last, "", data, decision)
+        saving.save(folder, made, name=files.KEPT)
     except (OSError, ValueError) as error:
         log.warning("the model cannot be taken home as a bundle: %s", error)
 
 
 def log_line(record: Record) -> str:
     """One line of a round, for a log."""
-    scores = " ".join(accuracies(record, 1))
+    scores = " ".join(standing.accuracies(record, 1))
     lost = "; ".join(f"{q['name']}: {q['reason']}" for q in record.get("quarantined", []))
     took = f", {record['seconds']:.1f} s" if "seconds" in record else ""
     left_out = f" (left out: {lost})" if lost else ""
@@ -345,7 +326,7 @@ def _identify(directory: Path, settings: AppSettings, method: Method) -> tuple[s
             f"{path} cannot be read, or was changed. Put it back, choose another run-dir, or delete this one."
         ) from None
     require_own(directory, "run", path.name, another=ANOTHER)
-    free = marked(AppSettings, "free")
+    free = ranges.marked(AppSettings, "free")
     then, now, usual = (
         Identity({key.replace("_", "-"): value for key, value in table.items() if key not in free})
         for table in (old, config, AppSettings().config())
@@ -396,7 +377,7 @@ def in_process(
         alike: dict[str, Any] = {"tests": {}, "task": task_of(task)}
         alike |= {name: of_task[name] for name in ("transform", "head") if name in of_task}
         several = parts[:1] if task_of(task) == CLASSIFICATION else parts  # whose targets determine centre and scale
-        task = frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
+        task = inputs.frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
     server = Task(net, None, sets or None, server_validation, measures=tuple(measures), task=task, **of_task)
     tasks = {}
     for k, (name, data) in enumerate(zip(site_names, parts, strict=True)):

@@ -14,9 +14,8 @@ from torch import Tensor
 from equipoise.core import wire
 from equipoise.core.rule import Rule, State, overrides
 from equipoise.federation.guard import DIAGNOSED
-from equipoise.system import text
+from equipoise.system import seals, text
 from equipoise.system.errors import REFUSED, InputError
-from equipoise.system.seals import read_json
 from equipoise.system.tensor_files import NAMES, as_bytes, from_bytes
 
 Hide = Callable[[Sequence[int]], Tensor | None]
@@ -64,7 +63,7 @@ class Parcel:
         CodecError : it was not made by :meth:`records`, or by another version of it.
         """
         try:
-            fields = read_json(str(records.config_records["fields"]["json"]))
+            fields = seals.read_json(str(records.config_records["fields"]["json"]))
             arrays = records.array_records["tensors"]
             if (longest := max(map(len, (*_texts(fields), *arrays)), default=0)) > LONGEST:
                 raise CodecError(f"A text in the message has {longest:,} characters, and at most {LONGEST:,} are read.")

@@ -10,8 +10,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final
 
 from equipoise.core.settings import RunSettings, Settings, check_settings, operating, simulated
-from equipoise.system import own_code
-from equipoise.system.logs import FORMS
+from equipoise.system import logs, own_code
 from equipoise.system.ranges import Options, Range, Text, check, choice, like, misfit, number, setting, text
 from equipoise.system.suggestions import near
 
@@ -42,7 +41,7 @@ class AppSettings(Settings, RunSettings):
     deadline: float = operating(number(600.0, 0, above=True, below=True), "longest time of an answer, in seconds")
     poll: float = operating(number(0.3, 0, above=True, below=True), "time between looks, in seconds")
     run_dir: str = operating(text("runs/flower"), "folder of the run, on the server")
-    log: str = operating(choice(*FORMS), "form of log lines, here and at the sites")
+    log: str = operating(choice(*logs.FORMS), "form of log lines, here and at the sites")
     task: str = setting(text(""), "what labels mean at all nodes; empty: as the app's own function states")
 
     def __post_init__(self) -> None:
@@ -126,7 +125,7 @@ KEYS: Final[Mapping[str, Range | Options | Text]] = {
     "secure": Options((True, False)),
     "least-sites": Range(2, whole=True),
     "most-weight": Range(0, 1),
-    "log": Options(FORMS),
+    "log": Options(logs.FORMS),
 }
 OWN: Final = "data"  # keys of the user's own function begin with it
 

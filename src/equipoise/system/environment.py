@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,19 +36,16 @@ def versions() -> dict[str, str]:
     """Versions of what matters for results, of those that are installed."""
     by_package = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):  # running from a source tree that was never installed
             by_package[name] = version(name)
-        except PackageNotFoundError:  # running from a source tree that was never installed
-            continue
     return by_package
 
 
 def environment() -> dict[str, Any]:
     """Versions of what matters for results, and the commit of the source."""
-    try:
+    commit = ""
+    with suppress(OSError):  # no git here
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-    except OSError:  # no git here
-        commit = ""
     return {"versions": versions(), "git": commit.strip() or None}
 
 
@@ -125,10 +123,9 @@ def portable() -> dict[str, str]:
 @cache
 def _processor() -> str:
     """The processor's name, as far as the system gives it."""
-    try:
+    text = ""
+    with suppress(OSError):  # not Linux
         text = Path("/proc/cpuinfo").read_text()
-    except OSError:  # not Linux
-        text = ""
     names = re.findall(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, flags=re.M)
     return names[0].strip() if names else platform.processor() or platform.machine()
 

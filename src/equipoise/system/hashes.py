@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from equipoise.system.files import cache_directory, write_atomically
-from equipoise.system.seals import open_json, sealed_json
+from equipoise.system import files, seals
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +51,11 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
         yield "", path.stat()
         return
     seen = set[str]()
-    for folder, inner, files in os.walk(path, followlinks=True):
+    for folder, inner, names in os.walk(path, followlinks=True):
         seen.add(os.path.realpath(folder))
         # links in a circle
         inner[:] = sorted(name for name in inner if os.path.realpath(Path(folder, name)) not in seen)
-        for name in sorted(files):
+        for name in sorted(names):
             try:
                 yield os.path.relpath(Path(folder, name), path), Path(folder, name).stat()
             except FileNotFoundError:  # a link to nothing
@@ -70,14 +69,14 @@ def remembered(key: str, stamp: str | None, make: Callable[[], str]) -> str:
     """
     if stamp is None:
         return make()
-    path = cache_directory() / FILE
+    path = files.cache_directory() / FILE
     cache = _kept(path)
     if cache.get(key, ["", ""])[0] == stamp:
         return cache[key][1]
     made = make()
     try:
         cache = {name: entry for name, entry in _kept(path).items() if name != key} | {key: [stamp, made]}
-        write_atomically(path, sealed_json({"hashes": dict(list(cache.items())[-MOST:])}))
+        files.write_atomically(path, seals.sealed_json({"hashes": dict(list(cache.items())[-MOST:])}))
     except OSError as error:
         log.info("%s cannot be written (%s): going on without it.", path, error)
     return made
@@ -85,7 +84,7 @@ def remembered(key: str, stamp: str | None, make: Callable[[], str]) -> str:
 
 def _kept(path: Path) -> dict[str, list[str]]:
     try:
-        cache: dict[str, list[str]] = open_json(path.read_text(encoding="utf-8"))["hashes"]
+        cache: dict[str, list[str]] = seals.open_json(path.read_text(encoding="utf-8"))["hashes"]
     except (OSError, ValueError, TypeError, KeyError):
         return {}
     return cache

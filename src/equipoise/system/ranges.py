@@ -10,16 +10,10 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
-from equipoise.system import own_code
-from equipoise.system.search import (
-    Interval,
-    Space,
-    Values,
-    among as among,
-    log_uniform as log_uniform,
-    uniform as uniform,
-)
+from equipoise.system import own_code, search as spaces
+from equipoise.system.search import Interval, Space, Values
 
+among, log_uniform, uniform = spaces.among, spaces.log_uniform, spaces.uniform  # for the fields of methods
 INF = float("inf")
 MARKS = (  # see :func:`setting`
     "together", "simulated", "presence", "machine", "operation", "shown", "about", "solver", "data", "planned", "apart", "free", "local", "newer",
@@ -219,8 +213,8 @@ def _searched(allowed: Range | Options, default: object, search: object) -> Any:
     made: Any = field(default=default, metadata={"allowed": allowed, "search": search})
     if search is not None:
         if not isinstance(search, Interval | Values):
-            spaces = "eq.log_uniform(low, high), eq.uniform(low, high) or eq.among(1, 2, 4)"
-            raise ValueError(f"search must be {spaces}; found {search!r}.")
+            expected = "eq.log_uniform(low, high), eq.uniform(low, high) or eq.among(1, 2, 4)"
+            raise ValueError(f"search must be {expected}; found {search!r}.")
         fitting("search", search, made)
     return made
 

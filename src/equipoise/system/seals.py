@@ -19,7 +19,7 @@ from equipoise.system.files import read_regular
 CHANGED = "its content is not what was written"
 DEEP = "its lists and tables are nested too deeply"
 DEEPEST = 100  # levels of lists and tables in each other
-NESTING = frozenset({dict, list})
+NESTING: frozenset[type] = frozenset({dict, list})
 Kind = TypeVar("Kind")
 _LONG = re.compile(r"[=:,\[\s-]\d[\da-fA-F_xob]{300}")  # a number that no float can hold
 # tomllib takes time with the square of a key's parts
@@ -112,18 +112,17 @@ def open_toml(text: str) -> dict[str, Any]:
         raise DamagedError(CHANGED)
     if any(key[0].count(".") > 10 * DEEPEST for key in _DOTTED.finditer(text)):
         raise ValueError(DEEP)
-    content: dict[str, Any] = _read(text, tomllib.loads)
-    return content
+    return _read(text, tomllib.loads)
 
 
-def _read(text: str, parse: Callable[[str], Any]) -> Any:
+def _read(text: str, parse: Callable[[str], Kind]) -> Kind:
     if _LONG.search(text):
         raise ValueError("it holds a number of hundreds of digits")
     try:
         content = parse(text)
     except RecursionError:
         raise ValueError(DEEP) from None
-    level, depth = [content] * (type(content) in NESTING), 0
+    level, depth = list[Any]([content] * (type(content) in NESTING)), 0
     while level:
         if (depth := depth + 1) > DEEPEST:
             raise ValueError(DEEP)

@@ -5,9 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.system import calls
-from equipoise.system.suggestions import near
-from equipoise.system.text import read_value
+from equipoise.system import calls, suggestions, text
 
 EXAMPLES = "log(0.001, 1), uniform(0, 1) or a list such as 1,2,4"
 
@@ -123,7 +121,7 @@ def read(name: str, given: object) -> Space:
     call, listed = calls.read("among"), given
     if isinstance(given, str):
         call = calls.read(given if "(" in given else f"among({given})")
-        listed = [read_value("=".join(filter(None, pair))) for pair in call.pairs or ()]
+        listed = [text.read_value("=".join(filter(None, pair))) for pair in call.pairs or ()]
     try:
         if isinstance(listed, list | tuple) and len(listed) > 1 and call.complete:
             if call.name == "among":
@@ -133,7 +131,7 @@ def read(name: str, given: object) -> Space:
                 return Interval(low, high, KINDS[call.name])
     except ValueError as error:
         raise ValueError(f"search {name}: {error}") from None
-    suggestion = near(call.name, KINDS) if call.name not in (*KINDS, "among") else ""
+    suggestion = suggestions.near(call.name, KINDS) if call.name not in (*KINDS, "among") else ""
     raise ValueError(f"search {name}: expected {EXAMPLES}; found {given!r}.{suggestion}")
 
 

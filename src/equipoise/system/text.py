@@ -6,7 +6,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Collection, Iterable
-from itertools import islice
 from types import SimpleNamespace
 from typing import Self
 
@@ -28,9 +27,9 @@ class Said(str):
 
     def __new__(cls, text: str, key: str = "") -> Self:
         """A text, and its key."""
-        said = super().__new__(cls, text)
-        said.key = key
-        return said
+        sentence = super().__new__(cls, text)
+        sentence.key = key
+        return sentence
 
 
 def key_of(text: str) -> str:
@@ -111,11 +110,11 @@ def _is_number(text: str) -> bool:
 
 def formulas(values: Iterable[object]) -> list[str]:
     """A note on cells of a CSV file that a spreadsheet would run as formulas; none if it has no such cells."""
-    risky = (value for value in values if cell(value) != value)
+    if (risky := next((value for value in values if cell(value) != value), None)) is None:
+        return []
     return [
-        f"A spreadsheet would run cells of the file as formulas, such as {value!r}: they have {MARK} before the sign, and Equipoise reads "
+        f"A spreadsheet would run cells of the file as formulas, such as {risky!r}: they have {MARK} before the sign, and Equipoise reads "
         "them without it."
-        for value in islice(risky, 1)
     ]
 
 

@@ -12,11 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from equipoise.system import own_code, text
+from equipoise.system import files, own_code, places, suggestions, text
 from equipoise.system.errors import RunError
-from equipoise.system.files import append, make_private
-from equipoise.system.places import HUB, own_state
-from equipoise.system.suggestions import some
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ def named(settings: Any) -> list[str]:
     """What is named anywhere in some settings that would be imported or contacted: references to code, and addresses."""
     if isinstance(settings, str):
         code = [f"{where}:{name}" for *_, where, name in own_code.references(settings)]
-        return code or [settings] * settings.startswith(HUB)
+        return code or [settings] * settings.startswith(places.HUB)
     if isinstance(settings, Mapping):  # keys are methods in a file of chosen settings
         settings = [*settings, *settings.values()]
     return [name for entry in settings for name in named(entry)] if isinstance(settings, list) else []
@@ -55,7 +52,7 @@ def require(path: Path, names: Sequence[str], content: bytes) -> None:
     """
     if not names or known(content) or (consent := f"said:{_key(content)}") in _agreed():
         return
-    listed = some([text.visible(name)[-LONGEST:] for name in dict.fromkeys(names)], SHOWN)
+    listed = suggestions.some([text.visible(name)[-LONGEST:] for name in dict.fromkeys(names)], SHOWN)
     if EVERYTHING not in _agreed():
         raise RunError(
             f"{path} is not of a run begun by you on this machine, and names {listed}: if you trust that, give the same command again "
@@ -93,14 +90,14 @@ def enter(content: bytes) -> None:
     if key in _begun():
         return
     try:
-        make_private((path := _registry()).parent)
-        append(path, f"{key}\n", private=True)
+        files.make_private((path := _registry()).parent)
+        files.append(path, f"{key}\n", private=True)
     except (OSError, RuntimeError):
         _agree(key)
 
 
 def _registry() -> Path:
-    return own_state() / "begun"
+    return places.own_state() / "begun"
 
 
 def _begun() -> list[str]:

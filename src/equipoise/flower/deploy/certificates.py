@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from equipoise.system.errors import InputError
 from equipoise.system.files import PRIVATE, make_private, open_new, open_to_others
@@ -30,7 +29,6 @@ except ModuleNotFoundError:
     ) from None
 
 
-Extension = TypeVar("Extension", bound=x509.ExtensionType)
 CA_DAYS = 3650  # an authority outlives the server certificates it signs
 HOSTS = ("localhost", "127.0.0.1")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -126,20 +124,14 @@ def read(path: str | Path) -> x509.Certificate:
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
     """The names and addresses that a certificate is for."""
-    if (names := _extension(certificate, x509.SubjectAlternativeName)) is None:
-        return []
+    extensions = [extension.value for extension in certificate.extensions]
+    names = next((x for x in extensions if isinstance(x, x509.SubjectAlternativeName)), x509.GeneralNames([]))
     return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
 def days_left(certificate: x509.Certificate) -> int:
     """Whole days until a certificate ends, negative once it has ended."""
     return (certificate.not_valid_after_utc - datetime.now(UTC)).days
-
-
-def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
-    with suppress(x509.ExtensionNotFound):
-        return certificate.extensions.get_extension_for_class(kind).value
-    return None
 
 
 def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None = None) -> list[str]:
@@ -160,8 +152,8 @@ def problems(server: str | Path, ca: str | Path, host: str, now: datetime | None
             faults.append(f"{path} ended on {ends:%Y-%m-%d}. Make a new one: equipoise flower certs.")
         if moment < begins:
             faults.append(f"{path} begins on {begins:%Y-%m-%d %H:%M} UTC only. Is this machine's clock right?")
-    constraints = _extension(authority, x509.BasicConstraints)
-    if constraints is None or not constraints.ca:
+    extensions = (extension.value for extension in authority.extensions)
+    if not any(isinstance(x, x509.BasicConstraints) and x.ca for x in extensions):
         faults.append(f"{ca} is not the certificate of an authority. Give the ca.crt that signed {server}.")
     try:
         certificate.verify_directly_issued_by(authority)
@@ -221,27 +213,17 @@ def _server(base: Path, hosts: Sequence[str], days: int, renamed: Mapping[Path, 
         ca = loaded
     else:
         ca = ec.generate_private_key(ec.SECP384R1())
-        public = ca.public_key()
         name = f"Equipoise federation {x509.random_serial_number():x}"[:36]  # two authorities differ in it
-        authority = (
-            _builder(name, name, public, CA_DAYS)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-            .sign(ca, hashes.SHA384())
-        )
+        authority = _builder(name, name, ca.public_key(), CA_DAYS, authority=True).sign(ca, hashes.SHA384())
         made = _pair(base / "ca.crt", authority, ca)
     key = ec.generate_private_key(ec.SECP384R1())
     above = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     issuer = authority.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
-    days = min(days, (authority.not_valid_after_utc - datetime.now(UTC)).days)
+    days = min(days, days_left(authority))
     server = (
         _builder(hosts[0][:64], str(issuer), key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(above), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca, hashes.SHA384())
     )
@@ -260,8 +242,13 @@ def _site(base: Path, site: str) -> list[Path]:
     return [_write(base / site, private, private=True), _write(base / f"{site}.pub", public + f" {site}\n".encode())]
 
 
-def _builder(subject: str, issuer: str, public: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: str, issuer: str, public: ec.EllipticCurvePublicKey, days: int, *, authority: bool = False
+) -> x509.CertificateBuilder:
+    """What an authority and a server have in their certificates alike."""
     now = datetime.now(UTC)
+    uses = "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign encipher_only decipher_only"
+    allowed = ("key_cert_sign", "crl_sign") if authority else ("digital_signature",)
     named = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
     return (
         x509.CertificateBuilder()
@@ -271,12 +258,10 @@ def _builder(subject: str, issuer: str, public: ec.EllipticCurvePublicKey, days:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))  # clocks of machines differ
         .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.KeyUsage(**{use: use in allowed for use in uses.split()}), critical=True)
     )
-
-
-def _usage(**allowed: bool) -> x509.KeyUsage:
-    names = "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign crl_sign encipher_only decipher_only"
-    return x509.KeyUsage(**{name: allowed.get(name, False) for name in names.split()})
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -14,17 +14,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from equipoise.flower import internals, settings
+from equipoise.flower.deploy import local, project
 from equipoise.flower.deploy.certificates import days_left, hosts_of, key_problems, problems, read
-from equipoise.flower.deploy.local import healthy
-from equipoise.flower.deploy.project import problems as misfits, settings
 from equipoise.flower.deploy.superlink import FLWR, environment, last_lines
-from equipoise.flower.internals import flatten_dict, unpacked_bundle
-from equipoise.flower.settings import faults
+from equipoise.system import files, seals, workers
 from equipoise.system.errors import InputError, RunError
-from equipoise.system.files import open_to_others
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import some
-from equipoise.system.workers import python
 
 SOON = 30  # days before its end at which a certificate is worth a word
 PACKAGES = ("equipoise", "torch", "cryptography", "flwr")
@@ -79,10 +75,11 @@ def check(
     present : names of all sites that will take part, if known.
     data : load the data of the sites of ``node_configs`` as the app would, and tell the codes of what all sites must agree on.
     """
-    results, nodes = [*_versions()], dict[str, Mapping[str, Any]]()
+    results = [_tried(name, partial(_version, name)) for name in PACKAGES]
+    nodes = dict[str, Mapping[str, Any]]()
     for name, node_config in (node_configs or {}).items():
         try:
-            nodes[name] = flatten_dict(dict(node_config))
+            nodes[name] = internals.flatten_dict(dict(node_config))
         except ValueError as error:  # Flower's own words
             results.append(CheckResult(f"{name}: node config", False, str(error)))
     if app is not None:
@@ -95,41 +92,39 @@ def check(
     return results if connection is None else [*results, reach(connection)]
 
 
-def _versions() -> Iterator[CheckResult]:
-    lowest, tested = (tuple(map(int, text.split("."))) for text in FLWR)
-    for name in PACKAGES:
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
-            yield CheckResult(name, False, "is not installed. Install it: pip install 'equipoise[flower]'.")
-            continue
-        numbers = tuple(map(int, re.findall(r"\d+", installed)[:2]))
-        if name == "flwr" and numbers < lowest:
-            installed += f" is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
-        elif name == "flwr" and numbers > tested:
-            installed += f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
-        yield CheckResult(name, name != "flwr" or numbers >= lowest, installed)
+def _version(name: str) -> str:
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        raise InputError("is not installed. Install it: pip install 'equipoise[flower]'.") from None
+    lowest, numbers, tested = (tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (FLWR[0], installed, FLWR[1]))
+    if name == "flwr" and numbers < lowest:
+        raise InputError(
+            f"{installed} is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
+        )
+    newer = f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
+    return installed + newer * (name == "flwr" and numbers > tested)
 
 
 def _project(
     app: Path, config: Mapping[str, Any], present: Sequence[str], sites: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[CheckResult]:
     try:
-        run_config = {**settings(app), **config}
+        run_config = {**project.settings(app), **config}
     except RunError as error:
         yield CheckResult("app", False, str(error))
         return
-    wrong = misfits(run_config, present)
+    wrong = project.problems(run_config, present)
     yield _joined("settings", wrong, f"{run_config.get('method')}, {run_config.get('rounds')} rounds")
     with tempfile.TemporaryDirectory() as bundle:
         try:
-            size, files, names = unpacked_bundle(app, bundle)
+            size, packed, names = internals.unpacked_bundle(app, bundle)
         except Exception as error:  # Flower's own words, of whatever kind
             yield CheckResult("bundle", False, str(error))
             return
         yield CheckResult("bundle", True, f"{size / 1024:.0f} KiB go to the server and every site")
         for result in _apps(bundle, names, *(({}, {}) if wrong else (sites, run_config))):
-            lost = "" if result.ok else _left_out(app, bundle, files, result.text)
+            lost = "" if result.ok else _left_out(app, bundle, packed, result.text)
             yield replace(result, text=result.text + lost)
 
 
@@ -137,7 +132,7 @@ def _apps(
     bundle: str, names: Sequence[str], sites: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[CheckResult]:
     """Whether server app and client app can be imported from a bundle, and what ``sites`` find in a run of it, in another process."""
-    command, asked = python("-c", APPS, bundle, *names), json.dumps([sites, config])
+    command, asked = workers.python("-c", APPS, bundle, *names), json.dumps([sites, config])
     done = subprocess.run(command, env=environment(), input=asked, capture_output=True, text=True, check=False)
     ok = done.returncode == 0
     yield CheckResult("apps", ok, " and ".join(names) if ok else last_lines(done.stderr, 3))
@@ -147,20 +142,20 @@ def _apps(
     yield from (CheckResult(f"{name}: {what}", *result) for name in results for what, result in results[name].items())
 
 
-def _left_out(app: Path, bundle: str, files: Iterable[str], error: str) -> str:
+def _left_out(app: Path, bundle: str, packed: Iterable[str], error: str) -> str:
     """A sentence about the files of a project that an import or a path in an error needs, and that Flower does not send."""
     _, _, words = error.partition("Error: ")
     names = [re.sub(rf"^{re.escape(bundle)}/", "", name) for name in re.findall("'([^']+)'", words)]
     starts = tuple(f"{name}{end}" for name in (*names, *(name.replace(".", "/") for name in names)) for end in "/.")
     own = {path.relative_to(app).as_posix() for path in app.rglob("*") if path.is_symlink() or not path.is_dir()}
-    lost = [name for name in sorted(own - {*files}) if f"{name}/".startswith(starts)]
+    lost = [name for name in sorted(own - {*packed}) if f"{name}/".startswith(starts)]
     return f" Flower sends no {some(lost)}: by name, folder, kind of file, as a link, or by .gitignore." if lost else ""
 
 
 def _node(name: str, node_config: Mapping[str, Any]) -> Iterator[CheckResult]:
     if "state-dir" not in node_config:
         yield CheckResult(f"{name}: state-dir", False, 'is missing: add state-dir = "/a/directory/that/is/kept".')
-    wrong = faults(node_config)
+    wrong = settings.faults(node_config)
     for key, value in node_config.items():
         what, path = f"{name}: {key}", Path(str(value))
         if key in wrong:
@@ -198,7 +193,7 @@ def _certificates(base: Path, hosts: Iterable[str]) -> Iterator[CheckResult]:
     names = ", ".join(hosts_of(seen)) or "no host"
     until = f"{certificate.name} until {seen.not_valid_after_utc:%Y-%m-%d}, for {names}.{soon}"
     yield _joined("certificates", dict.fromkeys(wrong), until)
-    if (base / "server.key").exists() and open_to_others(base / "server.key"):
+    if (base / "server.key").exists() and files.open_to_others(base / "server.key"):
         yield CheckResult("server.key", False, f"can be read by others: chmod 600 {base / 'server.key'}.")
     for public in sorted(base.glob("*.pub")):
         private = public.with_suffix("")
@@ -224,7 +219,7 @@ def reach(name: str) -> CheckResult:
 def _reached(name: str) -> str:
     path = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     try:
-        connections = open_toml(path.read_text(encoding="utf-8")).get("superlink", {})
+        connections = seals.open_toml(path.read_text(encoding="utf-8")).get("superlink", {})
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}. Put [superlink.{name}] with an address there.") from None
     entry = connections.get(name)
@@ -239,7 +234,7 @@ def _reached(name: str) -> str:
     if not insecure:
         _shake_hands(address, ca)
     way = "without encryption" if insecure else "over TLS"
-    if not healthy(address, ca, not insecure):
+    if not local.healthy(address, ca, not insecure):
         raise InputError(f"No SuperLink answers at {address} {way}. Is it running, and is the port open from here?")
     return f"a SuperLink answers at {address}, {way}"
 

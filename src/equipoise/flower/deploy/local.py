@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -31,21 +30,157 @@ LINK = "superlink"
 ONLINE = "SuperNode ID"  # what a SuperNode prints once the SuperLink knows it
 
 
-# programs in the background, each with its own log
-class Processes:
-    """The running programs of one directory, by names that a user knows.
+class LocalFederation:
+    """A SuperLink and SuperNodes as processes of this machine, as long as a ``with`` block lasts.
+
+    Everything they write goes to ``directory``, for its owner only: logs, Flower's home and database, certificates, and under ``sites/`` what
+    each site remembers. Nothing outside this machine can reach them, and no other SuperLink is touched.
 
     Parameters
     ----------
-    directory : where they run, and where ``NAME.log`` has what each prints.
-    variables : the environment of all.
-    patience : seconds for one to be ready.
+    directory : made if missing; may be used again, by one federation at a time.
+    app : the folder of the Flower app.
+    sites : names of the sites; a number n is for ``site-0`` ... ``site-<n-1>``.
+    tls : encrypt, and let in only sites whose keys are registered; certificates are made where missing.
+    node_config : by site, its node config besides ``site``, ``state-dir``, ``partition-id`` and
+        ``num-partitions``.
+    patience : seconds for a process to be ready.
+    variables : more environment variables of all processes.
+
+    Raises
+    ------
+    RunError : a process did not start, with the last lines of its log; or another federation uses the directory.
     """
 
-    def __init__(self, directory: Path, variables: Mapping[str, str], patience: float) -> None:
-        self.directory, self.variables, self.patience = directory, variables, patience
+    def __init__(
+        self,
+        directory: str | Path,
+        app: str | Path,
+        sites: int | Sequence[str] = 3,
+        *,
+        tls: bool = False,
+        node_config: Mapping[str, Mapping[str, Any]] | None = None,
+        patience: float = 60.0,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        home = Path(directory).resolve()
+        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # the sites share this machine's cores
+        more = {**threads, **(variables or {}), "FLWR_HOME": str(home / "home")}
+        self.directory, self.variables, self.patience = home, environment(**more), patience
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.app = Path(app).resolve()
+        self.sites = site_names(sites)
+        self.tls, self.certificates = tls, home / "certs"
+        self._node_config = node_config or {}
+        self.superlink = SuperLink(CONNECTION, self.variables)
+        self._ports: list[int] = []
+        self._lock = ExitStack()
 
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"{HOST}:{self._ports[0]}"
+
+    def __enter__(self) -> LocalFederation:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the SuperLink, register the sites where keys are used, start their SuperNodes, and wait for all."""
+        make_private(self.directory / "home")
+        try:
+            self._lock.enter_context(locked(self.directory / ".lock"))
+        except BlockingIOError as error:
+            raise RunError(f"Process {error} runs a federation in {self.directory}. Stop it first.") from None
+        self._ports = free_ports(1 + len(self.sites))
+        if self.tls:
+            certify(self.certificates, self.sites)
+        connection: dict[str, Any] = {"address": self.address}
+        connection |= {"root-certificates": str(self.certificates / "ca.crt")} if self.tls else {"insecure": True}
+        settings = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        write_atomically(self.directory / "home/config.toml", tomli_w.dumps(settings), private=True)
+        for old in self.directory.glob("superlink.db*"):  # of another time, with sites that are not there now
+            old.unlink()
+        self.start_server()
+        for site in self.sites if self.tls else ():
+            key = str(self.certificates / f"{site}.pub")
+            self.superlink.call("supernode", "register", key, CONNECTION, "--name", site)
+        for site in self.sites:
+            self.start_site(site, wait=False)
+        for site in self.sites:
+            self._wait_for_site(site)
+
+    def start_server(self) -> None:
+        """Start the SuperLink, also again: it keeps its port, and what it knows is in its database."""
+        files = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
+        secure = [f"--ssl-{flag}={self.certificates / name}" for flag, name in files.items()]
+        arguments = [f"--host={HOST}", f"--port={self._ports[0]}", f"--database={self.directory / 'superlink.db'}"]
+        arguments += ["--disable-runtime-dependency-installation"]
+        arguments += [*secure, "--enable-supernode-auth"] if self.tls else ["--insecure"]
+        self.launch(LINK, "flower-superlink", arguments)
+        self.wait(LINK, lambda: healthy(self.address, self.certificates / "ca.crt" if self.tls else None, self.tls))
+
+    def start_site(self, site: str, *, key: str | Path | None = None, wait: bool = True) -> None:
+        """Start a site's SuperNode, also again; ``key`` is the private key it logs in with (default: its own)."""
+        number = self.sites.index(site)
+        state = self.directory / "sites" / site
+        make_private(state)
+        node_config: dict[str, Any] = {"site": site, "partition-id": number, "num-partitions": len(self.sites)}
+        node_config |= {"state-dir": str(state), **self._node_config.get(site, {})}
+        settings = write_atomically(self.directory / f"{site}.toml", tomli_w.dumps(node_config), private=True)
+        arguments = [f"--superlink={self.address}", f"--port={self._ports[1 + number]}", f"--node-config={settings}"]
+        login = f"--auth-supernode-private-key={key or self.certificates / site}"
+        secure = [f"--root-certificates={self.certificates / 'ca.crt'}", login]
+        arguments += secure if self.tls else ["--insecure"]
+        self.launch(site, "flower-supernode", arguments)
+        if wait:
+            self._wait_for_site(site)
+
+    def run(
+        self, config: Mapping[str, Any], *, limit: float | None = None, watch: Callable[[], None] = lambda: None
+    ) -> Outcome:
+        """Run the app with some values of its run configuration changed, and wait for its end.
+
+        Parameters
+        ----------
+        config : run configuration by key; the app's ``pyproject.toml`` must know the keys.
+        limit : seconds after which the run is stopped.
+        watch : called a few times per second.
+
+        Raises
+        ------
+        RunError : the run could not be submitted, took too long, or a process died meanwhile.
+        """
+        run = self.superlink.submit(self.app, config)
+
+        def look() -> None:
+            self.check(LINK)
+            watch()
+
+        try:
+            return self.superlink.follow(run, self.directory / "run.log", look, limit)
+        except RunError:
+            self.check(LINK)
+            raise
+
+    def named(self, text: str) -> str:
+        """A text with the names of sites instead of their numbers on the SuperLink, which knows names of registered keys only."""
+        for site in self.sites:
+            if match := re.search(rf"{ONLINE}: (\d+)", self.log(site)):
+                text = text.replace(f"node {match[1]} ({site})", site).replace(f"node {match[1]}", site)
+        return text
+
+    def _wait_for_site(self, site: str) -> None:
+        self.wait(site, lambda: ONLINE in self.log(site))
+
+    # its programs, each with its own log
     def launch(self, name: str, program_name: str, arguments: Iterable[str]) -> None:
         """Start Flower's program ``program_name`` under a name."""
         with open_private(self.directory / f"{name}.log") as file, _uninterrupted():
@@ -88,193 +223,33 @@ class Processes:
 
     def kill(self, name: str) -> None:
         """End a process (``"superlink"`` or a site) at once, and all that it started, as a power cut would."""
-        process = self._running.pop(name)
-        started = descendants(process.pid)
-        process.kill()
-        process.wait()
+        self._end([name], descendants(self._running[name].pid))
+
+    def _end(self, names: Sequence[str], started: Sequence[psutil.Process]) -> None:
+        for name in names:
+            process = self._running.pop(name)
+            process.kill()
+            process.wait()
         end(started)
 
     def stop(self) -> None:
-        """Stop all processes, politely, then at once: the sites first, as those that lose their SuperLink would only try again."""
-        names = sorted(self._running, key=lambda name: name == LINK)
-        started = [process for name in names for process in descendants(self._running[name].pid)]
-        try:
-            for group in (names[:-1], names[-1:]):
-                for name in group:
-                    self._running[name].terminate()
-                limit = time.monotonic() + 10
-                for name in group:
-                    with suppress(subprocess.TimeoutExpired):
-                        self._running[name].wait(max(0.1, limit - time.monotonic()))
-        finally:
-            for name in names:
-                process = self._running.pop(name)
-                process.kill()
-                process.wait()
-            end(started)
+        """Stop all processes, politely, then at once, and let others use the directory.
 
-
-class LocalFederation(Processes):
-    """A SuperLink and SuperNodes as processes of this machine, as long as a ``with`` block lasts.
-
-    Everything they write goes to ``directory``, for its owner only: logs, Flower's home and database, certificates, and under ``sites/`` what
-    each site remembers. Nothing outside this machine can reach them, and no other SuperLink is touched.
-
-    Parameters
-    ----------
-    directory : made if missing; may be used again, by one federation at a time.
-    app : the folder of the Flower app.
-    sites : names of the sites; a number n is for ``site-0`` ... ``site-<n-1>``.
-    tls : encrypt, and let in only sites whose keys are registered; certificates are made where missing.
-    node_config : by site, its node config besides ``site``, ``state-dir``, ``partition-id`` and
-        ``num-partitions``.
-    patience : seconds for a process to be ready.
-    variables : more environment variables of all processes.
-
-    Raises
-    ------
-    RunError : a process did not start, with the last lines of its log; or another federation uses the directory.
-    """
-
-    def __init__(
-        self,
-        directory: str | Path,
-        app: str | Path,
-        sites: int | Sequence[str] = 3,
-        *,
-        tls: bool = False,
-        node_config: Mapping[str, Mapping[str, Any]] | None = None,
-        patience: float = 60.0,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        home = Path(directory).resolve()
-        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # the sites share this machine's cores
-        more = {**threads, **(variables or {}), "FLWR_HOME": str(home / "home")}
-        super().__init__(home, environment(**more), patience)
-        self.app = Path(app).resolve()
-        self.sites = site_names(sites)
-        self.tls, self.certificates = tls, home / "certs"
-        self._node_config = node_config or {}
-        self.superlink = SuperLink(CONNECTION, self.variables)
-        self._ports: list[int] = []
-        self._lock = ExitStack()
-
-    @property
-    def address(self) -> str:
-        """Where the SuperLink listens."""
-        return f"{HOST}:{self._ports[0]}"
-
-    def __enter__(self) -> LocalFederation:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start the SuperLink, register the sites where keys are used, start their SuperNodes, and wait for all."""
-        make_private(self.directory / "home")
-        try:
-            self._lock.enter_context(locked(self.directory / ".lock"))
-        except BlockingIOError as error:
-            raise RunError(f"Process {error} runs a federation in {self.directory}. Stop it first.") from None
-        self._ports = free_ports(1 + len(self.sites))
-        if self.tls:
-            certify(self.certificates, self.sites)
-        connection: dict[str, Any] = {"address": self.address}
-        connection |= {"root-certificates": str(self.certificates / "ca.crt")} if self.tls else {"insecure": True}
-        settings = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        write_atomically(self.directory / "home/config.toml", tomli_w.dumps(settings), private=True)
-        for old in self.directory.glob("superlink.db*"):  # of another time, with sites that are not there now
-            old.unlink()
-        self.start_server()
-        for site in self.sites if self.tls else ():
-            key = str(self.certificates / f"{site}.pub")
-            self.superlink.call("supernode", "register", key, CONNECTION, "--name", site)
-        for site in self.sites:
-            self.start_site(site, wait=False)
-        for site in self.sites:
-            self._wait_for_site(site)
-
-    def start_server(self) -> None:
-        """Start the SuperLink, also again: it keeps its port, and what it knows is in its database."""
-        arguments = ["--host", HOST, "--port", str(self._ports[0]), "--database", str(self.directory / "superlink.db")]
-        arguments.append("--disable-runtime-dependency-installation")
-        if self.tls:
-            files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
-            arguments += [word for flag, name in files.items() for word in (flag, str(self.certificates / name))]
-            arguments.append("--enable-supernode-auth")
-        else:
-            arguments.append("--insecure")
-        self.launch(LINK, "flower-superlink", arguments)
-        self.wait(LINK, lambda: healthy(self.address, self.certificates / "ca.crt" if self.tls else None, self.tls))
-
-    def start_site(self, site: str, *, key: str | Path | None = None, wait: bool = True) -> None:
-        """Start a site's SuperNode, also again; ``key`` is the private key it logs in with (default: its own)."""
-        number = self.sites.index(site)
-        state = self.directory / "sites" / site
-        make_private(state)
-        node_config: dict[str, Any] = {"site": site, "partition-id": number, "num-partitions": len(self.sites)}
-        node_config |= {"state-dir": str(state), **self._node_config.get(site, {})}
-        settings = write_atomically(self.directory / f"{site}.toml", tomli_w.dumps(node_config), private=True)
-        arguments = ["--superlink", self.address, "--port", str(self._ports[1 + number])]
-        arguments += ["--node-config", str(settings)]
-        if self.tls:
-            arguments += ["--root-certificates", str(self.certificates / "ca.crt")]
-            arguments += ["--auth-supernode-private-key", str(key or self.certificates / site)]
-        else:
-            arguments.append("--insecure")
-        self.launch(site, "flower-supernode", arguments)
-        if wait:
-            self._wait_for_site(site)
-
-    def stop(self) -> None:
-        """Stop all processes, and let others use the directory."""
-        try:
-            super().stop()
-        finally:
-            self._lock.close()
-
-    def run(
-        self, config: Mapping[str, Any], *, limit: float | None = None, watch: Callable[[], None] = lambda: None
-    ) -> Outcome:
-        """Run the app with some values of its run configuration changed, and wait for its end.
-
-        Parameters
-        ----------
-        config : run configuration by key; the app's ``pyproject.toml`` must know the keys.
-        limit : seconds after which the run is stopped.
-        watch : called a few times per second.
-
-        Raises
-        ------
-        RunError : the run could not be submitted, took too long, or a process died meanwhile.
+        The sites come first, as those that lose their SuperLink would only try again.
         """
-        run = self.superlink.submit(self.app, config)
-
-        def look() -> None:
-            self.check(LINK)
-            watch()
-
-        try:
-            return self.superlink.follow(run, self.directory / "run.log", look, limit)
-        except RunError:
-            self.check(LINK)
-            raise
-
-    def named(self, text: str) -> str:
-        """A text with the names of sites instead of their numbers on the SuperLink, which knows names of registered keys only."""
-        for site in self.sites:
-            if match := re.search(rf"{ONLINE}: (\d+)", self.log(site)):
-                text = text.replace(f"node {match[1]} ({site})", site).replace(f"node {match[1]}", site)
-        return text
-
-    def _wait_for_site(self, site: str) -> None:
-        self.wait(site, lambda: ONLINE in self.log(site))
+        with self._lock:
+            names = sorted(self._running, key=lambda name: name == LINK)
+            started = [process for name in names for process in descendants(self._running[name].pid)]
+            try:
+                for group in (names[:-1], names[-1:]):
+                    for name in group:
+                        self._running[name].terminate()
+                    limit = time.monotonic() + 10
+                    for name in group:
+                        with suppress(subprocess.TimeoutExpired):
+                            self._running[name].wait(max(0.1, limit - time.monotonic()))
+            finally:
+                self._end(names, started)
 
 
 def certify(certificates: Path, sites: Sequence[str]) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 import tomli_w
 
 from equipoise.federation.method import Method, require_own_weights
-from equipoise.flower.deploy.certificates import site_names
-from equipoise.flower.deploy.superlink import FLWR
+from equipoise.flower.deploy import certificates, superlink
 from equipoise.flower.settings import AppSettings
 from equipoise.scenarios.shared import SharedSchema
+from equipoise.system import files, seals
 from equipoise.system.errors import RunError
-from equipoise.system.files import read_regular, write_atomically
-from equipoise.system.seals import open_toml
 from equipoise.system.suggestions import near, some
 from equipoise.system.text import read_value
 
@@ -60,7 +58,7 @@ def init(
             f"{name!r} cannot name a Flower app: it must begin with a letter and hold up to {LONGEST} letters, digits and hyphens. "
             "Choose another directory, for example my-federation."
         )
-    names = site_names(sites)
+    names = certificates.site_names(sites)
     if len(names) < 2:
         raise ValueError(f"A federation needs at least two sites; found {len(names)}.")
     if existing := [file for file in FILES if (base / file).exists()]:
@@ -70,21 +68,13 @@ def init(
     chosen = AppSettings(**{**(PROTOCOL if settings is None else settings), "min_sites": len(names)}).table()
     if wrong := problems(chosen):
         raise ValueError(" ".join(wrong))
-    about = {
-        "name": name,
-        "schema": schema is not None,
-        "publisher": "me",
-        "sites": names,
-        "year": datetime.now(UTC).year,
-        "lowest": FLWR[0],
-        "method": chosen["method"],
-        "config": tomli_w.dumps(chosen).strip(),
-    }
+    about: dict[str, Any] = {"name": name, "schema": schema is not None, "sites": names, "year": datetime.now(UTC).year}
+    about |= {"lowest": superlink.FLWR[0], "method": chosen["method"], "config": tomli_w.dumps(chosen).strip()}
     texts = {file: _rendered(template, about) for file, template in FILES.items()}
     if schema is not None:
         SharedSchema.load(schema)  # which states what is wrong with it
         texts |= {TASK: _rendered("mytable.py.j2", about), SCHEMA: Path(schema).read_text(encoding="utf-8")}
-    return [write_atomically(base / file, text) for file, text in texts.items()]
+    return [files.write_atomically(base / file, text) for file, text in texts.items()]
 
 
 def settings(directory: str | Path) -> dict[str, Any]:
@@ -98,7 +88,7 @@ def settings(directory: str | Path) -> dict[str, Any]:
 
     path = Path(directory) / "pyproject.toml"
     try:
-        return flatten_dict(open_toml(read_regular(path).decode())["tool"]["flwr"]["app"].get("config"))
+        return flatten_dict(seals.open_toml(files.read_regular(path).decode())["tool"]["flwr"]["app"].get("config"))
     except (OSError, KeyError, ValueError) as error:
         flaw = "has no [tool.flwr.app]" if isinstance(error, KeyError) else f"cannot be read ({error})"
         raise RunError(

@@ -16,9 +16,8 @@ from typing import Any
 
 import tomli_w
 
+from equipoise.system import files, workers
 from equipoise.system.errors import RunError
-from equipoise.system.files import open_private
-from equipoise.system.workers import ISOLATED, python
 
 FLWR = ("1.41", "1.42")  # the lowest version that works, and the last one that was tested
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "COLUMNS": "200", "NO_COLOR": "1"}
@@ -61,7 +60,7 @@ def program(name: str) -> str:
 def environment(**more: str) -> dict[str, str]:
     """The environment for Flower's programs: they find each other, are quiet, send nothing about you, and import nothing from the current folder."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, **QUIET, ISOLATED: "1", "PATH": path, **more}
+    return {**os.environ, **QUIET, workers.ISOLATED: "1", "PATH": path, **more}
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class SuperLink:
         RunError : with Flower's own words, or because no answer came in ``patience`` seconds.
         """
         command = [program("flwr"), *arguments, "--format", "json"]
-        command[:1] = python("-c", script) if script else command[:1]
+        command[:1] = workers.python("-c", script) if script else command[:1]
         try:
             done = subprocess.run(
                 command, env=self.variables, capture_output=True, text=True, timeout=patience, check=False
@@ -137,7 +136,7 @@ class SuperLink:
         """
         began = time.monotonic()
         # One program that prints until the run ends: asking again and again would start a program each time.
-        with open_private(log) as file:
+        with files.open_private(log) as file:
             arguments = [program("flwr"), "log", str(run), self.connection, "--stream"]
             stream = subprocess.Popen(arguments, env=self.variables, stdout=file, stderr=subprocess.STDOUT)
             try:

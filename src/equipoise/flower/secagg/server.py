@@ -20,15 +20,11 @@ from equipoise.flower.codec import Parcel, hiding, unpacked
 from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.site import no_reports
 from equipoise.flower.secagg.sums import MaskError, SumRequest, comparison, is_public_key, sha256, transcript
-from equipoise.flower.server.roster import AWAY
-from equipoise.flower.server.sites import Sites
+from equipoise.flower.server.sites import AWAY, Sites
 from equipoise.flower.site.store import Receipt
 from equipoise.records.record import Record
+from equipoise.system import files, seals, text, tree
 from equipoise.system.errors import ABSENT
-from equipoise.system.files import write_atomically
-from equipoise.system.seals import read_sealed, sealed_json
-from equipoise.system.text import key_of
-from equipoise.system.tree import tree_map
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +53,14 @@ class MaskedSites:
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
-            stored = read_sealed(self.path, dict[str, Any])
+            stored = seals.read_sealed(self.path, dict[str, Any])
             self.number, self.keys, self.opened = stored["number"], stored["keys"], tuple(stored["opened"])
 
     def store(self) -> None:
         """Write the file."""
         if self.path is not None:
             stored = {"number": self.number, "keys": self.keys, "opened": list(self.opened)}
-            write_atomically(self.path, sealed_json(stored))
+            files.write_atomically(self.path, seals.sealed_json(stored))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -218,9 +214,9 @@ class MaskedRound:
         while True:
             for m, got in [*sites.ask("query.unmask", self.job.t, missing, make)]:
                 sent = None if isinstance(got, str) else got.fields.get("shares")
-                for name, text in sent.items() if isinstance(sent, dict) else ():
-                    if name in shares and sha256(share := _bytes(text)) == self.hashes[name][names[m]]:
-                        shares[name][m] = share
+                for name, share in sent.items() if isinstance(sent, dict) else ():
+                    if name in shares and sha256(content := _bytes(share)) == self.hashes[name][names[m]]:
+                        shares[name][m] = content
                 missing[m] = got if isinstance(got, str) else "sent shares that it did not receive"
                 if m in shares[names[m]]:  # its own, which nobody else made
                     del missing[m]
@@ -228,8 +224,8 @@ class MaskedRound:
                 for m, why in missing.items():
                     log.warning("%s dropped out after its part of a sum, which others unmasked: it %s", names[m], why)
                 return {name: sums.seed_of([*parts.values()][:least]) for name, parts in shares.items()}
-            if time.monotonic() > end or not {AWAY, ABSENT} & {*map(key_of, missing.values())}:
-                others = "; ".join(f"{names[m]} {why}" for m, why in missing.items())
+            if time.monotonic() > end or not {AWAY, ABSENT} & {*map(text.key_of, missing.values())}:
+                others = "; ".join(f"{names[m]} {reason}" for m, reason in missing.items())
                 gone = others or f"{', '.join(lacking)} trained by other messages than the rest, or sent wrong shares"
                 raise MaskError(
                     f"sent its part of a sum that was never unmasked: {gone}. That needs {least} of its {len(ids)} sites. Run again when "
@@ -245,11 +241,11 @@ class MaskedRound:
             ids, total = self.total(*self._trained(self.server.meet(self)))
             w = own_weights(self.trial, {members[m].name: members[m].size for m in ids})
             update = total[: self.n_public] / (sum(w.values()) / sums.unit(w))
-            reports = tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
+            reports = tree.tree_map(lambda x: x[None], self.reports(total[self.n_public :] / len(ids)))
         except MaskError as error:
             self.lost |= {m: str(error) for m in job.ids if m not in self.lost}
-        for m, why in self.lost.items():
-            yield Answer((rows[m],), torch.empty(0), [], [], why)
+        for m, reason in self.lost.items():
+            yield Answer((rows[m],), torch.empty(0), [], [], reason)
         for m in ids:
             received = job.received[rows[m]]
             change = update.to(received)
@@ -264,6 +260,6 @@ def _one_per_site(texts: Any, sites: Sequence[str]) -> bool:
     return isinstance(texts, dict) and texts.keys() == {*sites} and all(isinstance(x, str) for x in texts.values())
 
 
-def _bytes(text: Any) -> bytes:
+def _bytes(sent: Any) -> bytes:
     """The bytes of hexadecimal text; none of anything else."""
-    return bytes.fromhex(text) if isinstance(text, str) and re.fullmatch("([0-9a-f]{2})+", text) else b""
+    return bytes.fromhex(sent) if isinstance(sent, str) and re.fullmatch("([0-9a-f]{2})+", sent) else b""

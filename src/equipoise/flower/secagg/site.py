@@ -20,25 +20,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise.federation import fingerprint
-from equipoise.federation.method import MethodError
+from equipoise.federation import fingerprint, method
 from equipoise.federation.trial import Trial, own_weights
 from equipoise.flower.codec import CodecError, Parcel, changed, hiding, packed
 from equipoise.flower.secagg import sums
 from equipoise.flower.secagg.sums import MaskError, SiteMemory, change_memory, transcript
 from equipoise.flower.settings import AppSettings
 from equipoise.flower.site.site import KINDS as UNMASKED, Site, TrainingError, job_of, train
-from equipoise.system import tensor_files
+from equipoise.system import ranges, seals, tensor_files
 from equipoise.system.errors import DamagedError, SiteError, refusal
 from equipoise.system.files import locked, make_private, read_regular, write_atomically
-from equipoise.system.ranges import marked
-from equipoise.system.seals import read_json
 
 log = logging.getLogger(__name__)
 
 LEAST_SITES, MOST_WEIGHT = 3, 0.75  # of a sum that a site takes part in, unless its node config says otherwise
 # of a run's configuration, which may change them
-LATER = {name.replace("_", "-") for name in ("rounds", *marked(AppSettings, "operation"))}
+LATER = {name.replace("_", "-") for name in ("rounds", *ranges.marked(AppSettings, "operation"))}
 
 
 def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
@@ -66,7 +63,7 @@ def answer(site: Site, kind: str, asked: Parcel) -> Parcel:
             return reply
         try:
             return KINDS[kind](site, asked)
-        except (MaskError, MethodError) as error:
+        except (MaskError, method.MethodError) as error:
             raise refusal(str(error).removesuffix(".")) from None
 
 
@@ -98,8 +95,8 @@ def _train(site: Site, asked: Parcel) -> Parcel:
     training = transcript({**fields, "experiment": dict(site.experiment)}, asked.tensors)
     memory = change_memory(_path(site), lambda memory: _pinned(site, memory))
     sums.check_round(memory, t, training, None, name)
-    if (kept := _kept(site, training)) is not None:
-        return Parcel({"receipt": kept.fields["receipt"]})
+    if (stored := _kept(site, training)) is not None:
+        return Parcel({"receipt": stored.fields["receipt"]})
     if training in memory.models:  # noise would be drawn again, and cancel over many answers
         raise MaskError(f"{name} took part in a sum of round {t}, and no longer has its update.")
     sums.check_receipt(memory, receipt, name)
@@ -158,7 +155,7 @@ def _kept(site: Site, training: str) -> Parcel | None:
 def _sum(site: Site, asked: Parcel) -> Parcel:
     """The site's masked vector: its update times its weight, and its reports."""
     request, name = sums.SumRequest.read(asked.fields, site.experiment), site.trial.names[0]
-    if (kept := _kept(site, request.training)) is None or kept.fields["t"] != request.round:
+    if (stored := _kept(site, request.training)) is None or stored.fields["t"] != request.round:
         raise MaskError(f"{name} has no update of this training and round.")
     (peers, least), most = _limits(site), float(site.node_config.get("most-weight", MOST_WEIGHT))
 
@@ -173,12 +170,12 @@ def _sum(site: Site, asked: Parcel) -> Parcel:
                 f"{name} would be more than {most:.0%} of the sum, which would reveal it (its most-weight)."
             )
         reports = {key.removeprefix("reports/"): x for key, x in no_reports(site.trial)[0].items()}
-        said = [kept.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
-        values = torch.cat([w[name] / sums.unit(w) * kept.tensors["update"].double(), *said])
-        return sums.masked_vector(checked, request, name, values, kept.fields)
+        reported = [stored.tensors.get(key, zero).flatten().double() for key, zero in reports.items()]
+        values = torch.cat([w[name] / sums.unit(w) * stored.tensors["update"].double(), *reported])
+        return sums.masked_vector(checked, request, name, values, stored.fields)
 
     sent = change_memory(_path(site), made)
-    _note_round(site, request.round, kept.fields["receipt"])
+    _note_round(site, request.round, stored.fields["receipt"])
     return Parcel({"shares": sent.shares, "hashes": sent.hashes}, {"masked": sent.vector})
 
 
@@ -290,7 +287,7 @@ def _codes(public: Tensor, asked: Parcel) -> list[str]:
 
 def _past(site: Site) -> dict[str, Any]:
     try:
-        past = read_json(read_regular(site.store.directory / "questions.json").decode())
+        past = seals.read_json(read_regular(site.store.directory / "questions.json").decode())
         if not isinstance(past.get("round", 0), int) or not isinstance(past.get("bound", []), list):
             raise ValueError("not what was written")
         return dict(past)

@@ -44,9 +44,8 @@ from torch import Tensor
 
 from equipoise.federation.fingerprint import digest
 from equipoise.flower.internals import combine_shares, create_shares, decrypt, encrypt
+from equipoise.system import files, seals
 from equipoise.system.errors import SiteError
-from equipoise.system.files import make_private, open_to_others, read_regular, write_atomically
-from equipoise.system.seals import open_json, sealed_json, typed
 from equipoise.system.version import __version__
 
 Result = TypeVar("Result")
@@ -165,11 +164,11 @@ def change_memory(path: Path, change: Callable[[SiteMemory], tuple[SiteMemory, R
     ------
     MaskError : the file is damaged, or can be read by others.
     """
-    make_private(path.parent)
+    files.make_private(path.parent)
     before = _read(path)
     after, result = change(before or SiteMemory(secrets.token_bytes(32).hex()))
     if after != before:
-        write_atomically(path, sealed_json(asdict(after)), private=True)
+        files.write_atomically(path, seals.sealed_json(asdict(after)), private=True)
     return result
 
 
@@ -181,10 +180,10 @@ def read_memory(path: Path) -> SiteMemory:
 def _read(path: Path) -> SiteMemory | None:
     if not path.exists():
         return None
-    if open_to_others(path):
+    if files.open_to_others(path):
         raise MaskError(f"Others can read {path.name} with this site's key. Let only its owner read it (chmod 600).")
     try:
-        memory = typed(SiteMemory, open_json(read_regular(path).decode()))
+        memory = seals.typed(SiteMemory, seals.open_json(files.read_regular(path).decode()))
         public_key(memory.key)
         return memory
     except ValueError:
@@ -201,7 +200,7 @@ def read_peers(path: Path) -> dict[str, str]:
     MaskError : it is missing, or not such a file.
     """
     try:
-        return typed(dict[str, str], open_json(path.read_bytes().decode()))
+        return seals.typed(dict[str, str], seals.open_json(path.read_bytes().decode()))
     except (OSError, ValueError):
         raise MaskError(
             f"The file of peers, {path.name}, is missing or not of the form {{site: public key}}."

@@ -12,16 +12,8 @@ from equipoise.core.rates import rate, text
 from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam, Solver
 from equipoise.engines import EngineChoice
-from equipoise.federation.evaluation import (
-    EvaluationSets,
-    Tallied,
-    costly,
-    deployed,
-    handed,
-    personal,
-    pooled as pooled_validation,
-    published,
-)
+from equipoise.federation import evaluation
+from equipoise.federation.evaluation import EvaluationSets, Tallied, costly, personal, published
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
 from equipoise.federation.round import looking, one_round
@@ -56,13 +48,9 @@ def description(
             f"Sites measure {', '.join(MEASURES)} and {RATES} only, as they run no code that a server names; found {strange[0]}. Leave it out."
         )
     lr = solver.lr if isinstance(solver.lr, float) else text(rate(solver.lr))
-    return {
-        "name": name,
-        "method": str(method),
-        "solver": {"kind": type(solver).__name__, **asdict(solver), "lr": lr},
-        **settings.decisive,
-        "measures": list(measures),
-    }
+    solving = {"kind": type(solver).__name__, **asdict(solver), "lr": lr}
+    same = {"name": name, "method": str(method), "solver": solving, **settings.decisive}
+    return {**same, "measures": list(measures)}
 
 
 def federation(
@@ -176,7 +164,7 @@ class Consortium:
                 f"The model that {self.sites.members[m].name} predicts with is made at the site, and kept there as "
                 "model.safetensors in its state directory. Leave client out for the global model."
             )
-        return deployed(trial, now, m)
+        return evaluation.deployed(trial, now, m)
 
     def test(self, trial: Trial, tests: EvaluationSets, now: Progression, rounds: int) -> Record:
         """Scores of the global model by test set, and the accuracy of the model of each site, measured by the sites.
@@ -272,9 +260,9 @@ class Consortium:
         self._tell("validated", now.t, lost | broken)
         every = [None if broken.get(m) == UNUSABLE else tallies.get(m) for m in range(len(sites.members))]
         sound = [None if m in broken else tally for m, tally in enumerate(every)]
-        record = pooled_validation(task, every, tests.groups)
+        record = evaluation.pooled(task, every, tests.groups)
         if broken:
-            its, others = record["validation"], pooled_validation(task, sound, tests.groups)["validation"]
+            its, others = record["validation"], evaluation.pooled(task, sound, tests.groups)["validation"]
             its["groups"] = heard(its["groups"], others["groups"])
             record["validation"] = cast(Validation, heard({"": its}, {"": others})[""])
         return record
@@ -359,13 +347,13 @@ def _model(
     """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` needs for the model it predicts with."""
     if vector is not None:
         return fields, sites.model(m, vector, None, (None, None), fields) | _decisions(trial, now)
-    handed_out = handed(trial, now, m)
+    handed = evaluation.handed(trial, now, m)
     receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
     fields |= {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
-    messages, fields["cut"] = packed("messages", handed_out.messages, hiding(trial.private, trial.model.n_params))
-    fields["deploys"] = bool(handed_out.messages)
-    held = None if handed_out.units is None or trial.neurons is None else trial.neurons.held(handed_out.units)
-    model = sites.model(m, handed_out.vector, trial.private, (handed_out.units, held), fields)
+    messages, fields["cut"] = packed("messages", handed.messages, hiding(trial.private, trial.model.n_params))
+    fields["deploys"] = bool(handed.messages)
+    held = None if handed.units is None or trial.neurons is None else trial.neurons.held(handed.units)
+    model = sites.model(m, handed.vector, trial.private, (handed.units, held), fields)
     if receipt.t < 0:
         messages["initial"] = trial.setup.initial
     return fields, model | messages | _decisions(trial, now)

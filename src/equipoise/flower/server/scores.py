@@ -182,18 +182,12 @@ def judged(results: Mapping[int, Iterable[Tally]]) -> dict[int, str]:
 
     An honest client without a mean has predictions that are no numbers either. Then its counts are what they are.
     """
-    broken = {
-        m: strange
-        for m, tallies in results.items()
-        if (strange := [tally for tally in tallies if not plausible(tally)])
-    }
-    honest = {
-        m: all("undefined" in tally.score() or not math.isfinite(tally.main) for tally in strange)
-        for m, strange in broken.items()
-    }
-    if 2 * len(broken) > len(results):
-        return {}
-    return {m: NO_NUMBER if fine else UNUSABLE for m, fine in honest.items()}
+    broken = dict[int, str]()
+    for m, tallies in results.items():
+        if strange := [tally for tally in tallies if not plausible(tally)]:
+            honest = all("undefined" in tally.score() or not math.isfinite(tally.main) for tally in strange)
+            broken[m] = NO_NUMBER if honest else UNUSABLE
+    return {} if 2 * len(broken) > len(results) else broken
 
 
 def heard(every: Mapping[str, Score], sound: Mapping[str, Score]) -> dict[str, Score]:

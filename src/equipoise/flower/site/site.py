@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.bundle import files
-from equipoise.bundle.saving import Trained, save
-from equipoise.core import wire
-from equipoise.core.copies import NetworkError
+from equipoise.bundle import files, saving
+from equipoise.core import copies, wire
 from equipoise.core.outputs import Outputs
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import State, told
@@ -25,18 +23,14 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import SGD, Adam
 from equipoise.core.tally import together
 from equipoise.core.task import Classification, Regression
-from equipoise.data.batch import listed, shape_of
-from equipoise.data.holdings import holdings
+from equipoise.data import batch, holdings
 from equipoise.data.samples import Absent, LoadError, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import visit
-from equipoise.federation import diagnosis, guard
+from equipoise.federation import diagnosis, guard, inputs, preparation, thresholds
 from equipoise.federation.evaluation import EvaluationSets, Handed, measured, used
-from equipoise.federation.inputs import frame, repeated, require_people
 from equipoise.federation.method import Method
-from equipoise.federation.preparation import prepare, recorded_of
 from equipoise.federation.round import plain
-from equipoise.federation.thresholds import measure_bundle
 from equipoise.federation.trial import Trial
 from equipoise.flower.codec import LOST, CodecError, Parcel, Submodel, change, changed, hiding, packed, sent, unpacked
 from equipoise.flower.site.store import BUNDLE, NO_BUNDLE, Receipt, Store, require_apart
@@ -44,15 +38,13 @@ from equipoise.flower.site.task import Task
 from equipoise.methods.dp import DP
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.groups import people_of
-from equipoise.privacy.accounting import spend
-from equipoise.privacy.suppression import enough, shown
+from equipoise.privacy import accounting, suppression
 from equipoise.records.history import LEAST, History
 from equipoise.records.meta import Meta
 from equipoise.records.record import Sums
-from equipoise.system import own_code
+from equipoise.system import own_code, text
 from equipoise.system.errors import SiteError, refusal
 from equipoise.system.files import write_atomically
-from equipoise.system.text import Said, key_of
 from equipoise.system.tree import numbered, tree_map
 
 log = logging.getLogger(__name__)
@@ -136,13 +128,13 @@ class Site:
         A server that chooses the decisions reads from their numbers how many of each class and combination of attributes there are.
         """
         if self.simulated or not data.attributes or not self.trial.method.overriding("decide"):
-            return bool(enough(data.persons, self.least))
+            return bool(suppression.enough(data.persons, self.least))
         if not self.least_count or data.s is None or data.shape_and_labels is None:
             return False
         joint = torch.unique(data.s, dim=0, return_inverse=True)[1][:, None]
         person = None if data.people is None else torch.from_numpy(data.people)
         codes = without_small_cells(data.shape_and_labels[1], joint, self.least_count, person)
-        return bool(enough(data.persons, self.least)) and bool((codes >= 0).all())
+        return bool(suppression.enough(data.persons, self.least)) and bool((codes >= 0).all())
 
     def _used(self, asked: Parcel) -> Tensor:
         """The model that this site predicts with [G]."""
@@ -299,26 +291,26 @@ def open_site(
     solver = SOLVERS[described_solver.pop("kind")](**described_solver)
     same = {key: fields[key] for key in Settings().decisive if key in fields}
     settings = Settings(**same, device=fields.get("device", "cpu"))
-    inputs = frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
-    sensitive = inputs.sensitive(task.attributes, away=False)
+    framed = inputs.frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
+    sensitive = framed.sensitive(task.attributes, away=False)
     if task.schema is not None and (doubt := task.schema.doubt((settings.validation, settings.seed), name)):
         raise SiteError(doubt)
-    require_people(method, sensitive, here=True)
-    people, doubts = inputs.data[0].people is not None, tuple(repeated(inputs.data))
+    inputs.require_people(method, sensitive, here=True)
+    people, doubts = framed.data[0].people is not None, tuple(inputs.repeated(framed.data))
     own = node_config or {}
     if draws is not None and not simulated:
         try:
             least = int(own.get("least-group", LEAST))
-            require_apart(draws, name, loaded(inputs.data[0]), (settings.validation, settings.seed), least)
+            require_apart(draws, name, loaded(framed.data[0]), (settings.validation, settings.seed), least)
         except ValueError as error:
             raise refusal(str(error)) from None
-    inputs, (held,) = inputs.divided(settings.validation, settings.seed)
-    values = inputs.values(sensitive)
-    trial = prepare(inputs, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
-    tests = EvaluationSets(inputs.tests, None, recorded_of(trial.model.task, task.measures)[0])
+    framed, (held,) = framed.divided(settings.validation, settings.seed)
+    values = framed.values(sensitive)
+    trial = preparation.prepare(framed, method, solver, settings, "sequential", groups=task.neurons, attributes=values)
+    tests = EvaluationSets(framed.tests, None, preparation.recorded_of(trial.model.task, task.measures)[0])
     noise = 0.0 if simulated else next((r.noise for r in method.rules if type(r) is DP), 0.0)
-    personal = bool(inputs.tests) and (trial.private is not None or bool(method.overriding("deploy")))
-    if spend(own, noise, 0) and (personal or settings.validation):
+    personal = bool(framed.tests) and (trial.private is not None or bool(method.overriding("deploy")))
+    if accounting.spend(own, noise, 0) and (personal or settings.validation):
         scores = "on its test data of a model that is partly its own" if personal else "on training data (validation)"
         raise refusal(f"max-epsilon allows no scores {scores}, which no noise protects")
     return Site(
@@ -328,7 +320,7 @@ def open_site(
 
 def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     """Raise SiteError if the owner's node config does not allow so many rounds of a job."""
-    own, solver, batch = site.node_config, job.local, job.settings.batch_size
+    own, solver, width = site.node_config, job.local, job.settings.batch_size
     rates: Sequence[Any] = solver.lr.rates if isinstance(solver.lr, LayerRates) else [solver.lr]
     more = sum(getattr(rule, "steps", None) or 0 for rule in job.rules)  # such as those of finetune
     steps = float(rounds) * (job.settings.steps_of(int(site.trial.setup.sizes[0])) + more)
@@ -336,7 +328,7 @@ def _allow(site: Site, job: Job, rounds: int = 1) -> None:
     for key, words, size, usual, beyond, than in (
         ("max-steps", f"{steps:,g} gradient steps", steps, MOST_STEPS, gt, "more"),
         ("max-decay", f"{decay:,g} of lr x weight decay", decay, MOST_DECAY, gt, "more"),
-        ("min-batch", f"batches of {batch} samples", batch, 1, lt, "fewer"),
+        ("min-batch", f"batches of {width} samples", width, 1, lt, "fewer"),
     ):
         if beyond(size, bound := own.get(key, usual)):
             refused = f"one message asks for {words}"
@@ -349,8 +341,8 @@ def _describe(site: Site, asked: Parcel) -> Parcel:
     trial = site.trial
     data = loaded(trial.data[0])
     x = data.store.gather(torch.zeros(1, dtype=torch.int64, device=data.sizes.device)).x
-    shape, kinds = shape_of(x), tree_map(lambda leaf: str(leaf.dtype).removeprefix("torch."), x)
-    about = {"size": data.size, "shape": listed(shape), "dtype": kinds}
+    shape, kinds = batch.shape_of(x), tree_map(lambda leaf: str(leaf.dtype).removeprefix("torch."), x)
+    about = {"size": data.size, "shape": batch.listed(shape), "dtype": kinds}
     about["test_sizes"] = {name: d.size if name in site.shown.sets else 0 for name, d in site.tests.sets.items()}
     about |= {"people": True} if site.people else {}
     return Parcel({**about, "tests": list(site.tests.sets), "agreement": site.task.agreement(trial, shape)})
@@ -374,7 +366,7 @@ def train(site: Site, fields: Mapping[str, Any], job: Job, own: Tensor | None) -
     """Train, store the new state, and answer with the model and the reports; ``fields`` are those of the message."""
     trial, received, held = site.trial, job.received[0], None if job.held is None else job.held[0]
     _allow(site, job)
-    spend(site.node_config, site.noise)
+    accounting.spend(site.node_config, site.noise)
     began = time.monotonic()
     answer = _visited(site, job)
     seconds = time.monotonic() - began
@@ -457,7 +449,7 @@ def _told(site: Site, outputs: Outputs, measures: Sequence[str]) -> dict[str, An
         more["useless"] = int(bool(more["useless"]))  # the words stay here
     if "ranks" in more:
         people = people_of(outputs.counts)
-        few = [not enough(min(n), site.least) for n in zip(people["tpr"], people["fpr"], strict=True)]
+        few = [not suppression.enough(min(n), site.least) for n in zip(people["tpr"], people["fpr"], strict=True)]
         more["ranks"] = [[0.0 if few[c] else round(x, DIGITS) for x in sums] for c, sums in enumerate(more["ranks"])]
     short = {name: round(x, DIGITS) if site.guarded and isinstance(x, float) else x for name, x in more.items()}
     report = {"sums": _sums(site, [outputs], classes=RATES in measures), **short}
@@ -485,7 +477,7 @@ def without_small_cells(y: Tensor, s: Tensor, least: int, person: Tensor | None 
     labels, codes, people = (x.cpu().numpy() for x in (y, s, who))
     seen = np.zeros(len(labels), dtype=bool)
     for c in np.unique(labels):
-        seen[labels == c] = shown(codes[labels == c], people[labels == c], least)
+        seen[labels == c] = suppression.shown(codes[labels == c], people[labels == c], least)
     return s.masked_fill(torch.from_numpy(~seen[:, None]).to(s.device), -1)
 
 
@@ -537,15 +529,15 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
             "least_group": site.least,
             "positive": str(site.run_config.get("positive") or "") or None,
             "header": list(site.doubts),
-            "holdings": holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
+            "holdings": holdings.holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
         }
         if isinstance(task, Regression):
             meta |= {"task": task.name, "unit": task.unit}
         if site.attributes:
             meta["attributes"] = {name: list(values) for name, values in site.attributes.items()}
         rows, name, data = loaded(trial.data[0]), trial.names[0], site.task.about
-        draft = Trained(trial.model, vector, rows, History((), meta), name, data)
-        save(folder, measure_bundle(trial, tests, server, t, draft), name=files.KEPT)
+        draft = saving.Trained(trial.model, vector, rows, History((), meta), name, data)
+        saving.save(folder, thresholds.measure_bundle(trial, tests, server, t, draft), name=files.KEPT)
         for path in (folder, *folder.rglob("*")):  # they have numbers about the site's own people
             path.chmod(0o700 if path.is_dir() else 0o600)
     except (OSError, ValueError) as error:
@@ -579,7 +571,7 @@ def _visited(site: Site, job: Job) -> Answer:
     if site.noise and job.private is not None:
         log.error("the part of the model that stays here is put back, because of it: %s", cause)
         return replace(answer, trained=torch.where(job.private, received, answer.trained), states=job.states)
-    raise TrainingError(cause, Said(guard.DATA, guard.DATA) if key_of(cause) == guard.DATA else "")
+    raise TrainingError(cause, text.Said(guard.DATA, guard.DATA) if text.key_of(cause) == guard.DATA else "")
 
 
 KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
@@ -594,8 +586,8 @@ KINDS: dict[str, Callable[[Site, Parcel], Parcel]] = {
 
 def sendable(error: Exception) -> str:
     """What may be sent of an error of which the site's own log has the whole text."""
-    text = getattr(error, "sent", "") or (error.args or ("",))[0]
-    return text if isinstance(text, str) else str(error)
+    words = getattr(error, "sent", "") or (error.args or ("",))[0]
+    return words if isinstance(words, str) else str(error)
 
 
 def harmless(error: Exception) -> str:
@@ -603,6 +595,6 @@ def harmless(error: Exception) -> str:
 
     Of a network that cannot be trained, where in it: the server's has the same names.
     """
-    if isinstance(error, NetworkError):
+    if isinstance(error, copies.NetworkError):
         return ": ".join(filter(None, ("NetworkError", error.fields.get("harmless"))))
     return type(error).__name__ if type(error).__module__ in ("builtins", "torch") else "an error"

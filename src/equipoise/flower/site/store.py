@@ -25,11 +25,9 @@ from torch import Tensor
 from equipoise.bundle import files
 from equipoise.data.samples import Draw, Samples, held_rows
 from equipoise.privacy.suppression import enough, exposed
-from equipoise.system import tensor_files
+from equipoise.system import seals, suggestions, tensor_files
 from equipoise.system.errors import DamagedError, SiteError
 from equipoise.system.files import PART, locked, make_private, read_regular, real_path, write_atomically
-from equipoise.system.seals import read_json
-from equipoise.system.suggestions import some
 
 SALT = "salt"
 NOTHING = bytes(32)  # the hash of an empty state
@@ -186,7 +184,7 @@ def take(states: str | Path, folder: str | Path, *, run: str | None = None) -> s
             f"--run {run}: not the name of one of them" if run is not None else "Say which one, the newest is the last"
         )
         raise ValueError(
-            f"{base} holds the models of {len(sites)} runs: {some(names, 20)}. {asked}: --run {names[-1]}."
+            f"{base} holds the models of {len(sites)} runs: {suggestions.some(names, 20)}. {asked}: --run {names[-1]}."
         )
     (name,) = chosen
     if not (sites[name] / BUNDLE).is_dir():
@@ -218,7 +216,7 @@ def require_apart(path: Path, name: str, data: Samples, draw: Draw, least: int) 
     make_private(path.parent)
     with locked(path.with_suffix(".lock"), wait=True, private=True):
         try:
-            past = read_json(read_regular(path).decode()) if path.exists() else {}
+            past = seals.read_json(read_regular(path).decode()) if path.exists() else {}
             earlier = [held_rows(n, y, share, seed, name, people) for share, seed in past.get(name, [])]
         except (AttributeError, TypeError, ValueError):
             raise ValueError(f"its file {path.name} is damaged; put it back from a copy") from None

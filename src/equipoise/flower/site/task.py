@@ -14,9 +14,7 @@ from equipoise.core.task import CLASSIFICATION, Regression, Task as Learnt, task
 from equipoise.data.batch import Inputs, Kind, Shape
 from equipoise.data.samples import Transform
 from equipoise.data.transforms import Images
-from equipoise.federation import fingerprint
-from equipoise.federation.inputs import Groups
-from equipoise.federation.preparation import recorded_of
+from equipoise.federation import fingerprint, inputs, preparation
 from equipoise.federation.trial import Trial
 from equipoise.scenarios.shared import SharedSchema
 from equipoise.system import own_code
@@ -52,7 +50,7 @@ class Task:
     server_validation: Any = None
     transform: Transform | None = None
     head: str | None = None
-    neurons: Groups | None = None
+    neurons: inputs.Groups | None = None
     measures: tuple[Any, ...] = ("accuracy",)
     features: Sequence[str] | None = None
     classes: Sequence[str] | None = None
@@ -118,7 +116,7 @@ class Task:
         stated = {"features": self.features, "classes": self.classes, "scaling": self.scaling}
         if isinstance(self.transform, Images) and self.train is not None:
             stated["grey levels"] = self.transform.levels
-        names, own = recorded_of(self.meaning, self.measures)
+        names, own = preparation.recorded_of(self.meaning, self.measures)
         measures = sorted([*names, *map(str, own)])
         task = None if self.meaning == CLASSIFICATION else str(self.meaning)
         values = None if self.attributes is None else [[name, list(names)] for name, names in self.attributes.items()]
