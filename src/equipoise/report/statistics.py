@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -20,7 +20,6 @@ from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
-from equipoise.privacy.suppression import enough
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.summary import statistics
@@ -71,11 +70,6 @@ class Run:
         """The rounds of which the last are averaged, and the main measure of the groups in them, shape [R, D]."""
         shown = _shown(self.history, last)
         return self.groups[self.history.main.name] if shown is self.shown else shown.group_table()
-
-    @cached_property
-    def statistics(self) -> Mapping[str, Numbers]:
-        """`History.statistics` of the main measure."""
-        return statistics(self.shown, self.summary)
 
     @property
     def people(self) -> Mapping[str, results.People]:
@@ -176,8 +170,7 @@ class Comparison(Mapping[str, Any]):
         for method in self["methods"]:
             numbers: Content = {c.title: content.number_of(method, c.key) for c in content.columns_of(self.document)}
             numbers |= method["groups"]
-            keys = [(title, key) for title in numbers for key in ("mean", "std", "ci95")]
-            rows[method["method"]] = {(title, key): numbers[title][key] for title, key in keys}
+            rows[method["method"]] = {(title, key): x for title, cell in numbers.items() for key, x in cell.items()}
         return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("method")
 
     @property
@@ -286,8 +279,8 @@ def summary_of(history: History, last: int, measure: str) -> Numbers:
 
 def over_seeds(values: Sequence[float | None]) -> content.OverSeeds:
     """Mean, standard deviation (ddof 1) and half of the 95 % interval of one number per seed; None where not defined."""
-    summary = summary_over_seeds([math.nan if value is None else value for value in values])
-    return {"mean": _json(summary.mean), "std": _json(summary.std), "ci95": _json(summary.ci95)}
+    mean, std, half, _ = summary_over_seeds([math.nan if value is None else value for value in values])
+    return {"mean": _json(mean), "std": _json(std), "ci95": _json(half)}
 
 
 def _shown(history: History, last: int) -> History:
@@ -340,8 +333,8 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
         of_seeds = [*summaries[label].values()]
         together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
         return {
-            "groups": _by_key("groups", of_seeds, groups),
-            "clients": _by_key("clients", of_seeds),
+            "groups": _by_key([summary["groups"] for summary in of_seeds], groups),
+            "clients": _by_key([summary["clients"] for summary in of_seeds]),
             "failed": {str(seed): run.failure for seed, run in runs[label].items() if run.failure},
             "intervals": _intervals(draws[label]) if label in draws else None,
             "worst_groups": _worst_groups(summary["worst_group"] for summary in of_seeds),
@@ -374,9 +367,8 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     return cast(content.OfMeasure, measured)
 
 
-def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
-    """The numbers of a part of summaries over the seeds, by their key; of some keys, or of all that there are."""
-    parts = [summary[part] for summary in summaries]
+def _by_key(parts: Sequence[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
+    """Numbers over the seeds, by their key; of some keys, or of all that there are."""
     keys = keys or dict.fromkeys(chain.from_iterable(parts))
     return {key: over_seeds([numbers.get(key) for numbers in parts]) for key in keys}
 
@@ -504,7 +496,7 @@ def _table(
     ranked: Collection[str] | None = None,
     unranked: Collection[str] = (),
     tested: Sequence[str] = (),
-    defined: Callable[[Statistic], NumbersOfRuns] | None = None,
+    partly: bool = False,
     draws: Mapping[str, Draws] | None = None,
 ) -> Content:
     """What all tables of methods share: the scenario, all seeds, the leading method of every column, and a row for every method.
@@ -524,13 +516,13 @@ def _table(
     ranked, unranked : the methods that can be the leading one of a column, by default those that did not fail, and those of them that cannot be of
         one about rewards.
     tested : the methods that are compared, if none can be a bound; by default those that are none. All others are compared with the first.
-    defined : by column the numbers that it is of, if not all.
+    partly : whether a column is of those seeds of a method only that have its number, where any has.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     """
     bounds = _bounds(runs, by_method)
     first, *others = tested or _racing(bounds)
     ranked = [label for label in by_method if not _failed(runs[label])] if ranked is None else ranked
-    columns = [(column, defined(column) if defined else by_method) for column in statistics]
+    columns = [(column, _defined(by_method, column.key) if partly else by_method) for column in statistics]
     of_first = columns[0][1]
     versus: dict[str, Content] = {
         label: {"method": first, "seeds": sum(seed in of_first[first] for seed in of_first[label])} for label in others
@@ -564,17 +556,19 @@ def _table(
     return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders, "methods": methods}
 
 
+def _defined(by_method: NumbersOfRuns, key: str) -> NumbersOfRuns:
+    """By method the seeds that have a number, all where none has."""
+    return {
+        label: {s: x for s, x in seeds.items() if x[key] is not None} or seeds for label, seeds in by_method.items()
+    }
+
+
 def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> content.Leader:
     """What the leading method of a column is ahead of, by the tests of the column."""
     against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
     tied = [label for label, test in against.items() if not test["apart"]]
-    shown = {label: {key: test[key] for key in AGAINST} | _more(test) for label, test in against.items()}
-    return {
-        "leading": ahead,
-        "best": None if tied else ahead,
-        "tied": tied,
-        "versus": cast(dict[str, content.Difference], shown),
-    }
+    versus: Any = {label: {key: test[key] for key in AGAINST} | _more(test) for label, test in against.items()}
+    return {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": versus}
 
 
 def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
@@ -650,7 +644,7 @@ def _rewards(run: Run) -> Numbers:
     numbers = run.summary["collaboration"]
     return {
         **numbers,
-        **run.statistics["collaboration"],
+        **statistics(run.shown, run.summary)["collaboration"],
         "contribution": run.history.honest_only(run.contribution).tolist(),
         "satisfied": numbers["bcf"]["satisfied"] and numbers["fairness"] is not None,
     }
@@ -658,7 +652,7 @@ def _rewards(run: Run) -> Numbers:
 
 def _spread(runs: Runs, last: int) -> content.Spread | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
-    by_method = _recorded(runs, lambda run: run.statistics["clients"])
+    by_method = _recorded(runs, lambda run: run.summary["clients"])
     of_methods = {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}
     shown = [*chain.from_iterable(of_methods.values())]
     # not where the table of collaboration has the clients, and not of few who share a test set
@@ -689,18 +683,11 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
 def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
     """Lowest, median and highest number of test samples of the clients that are counted, null if not shown; None where they have none of their own."""
     tested = [(n, run.history) for run in runs if (n := run.history.client_sizes) is not None]
-    sizes = [n[enough(n, _least(history))] for n, history in tested]
-    untold = {
-        k for n, run in tested for k, count in zip(n.tolist(), run.shown_client_sizes, strict=False) if count is None
-    }
-    every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
-    ends = [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
-    return None if ends is None else [None if n in untold else n for n in ends]
-
-
-def _least(history: History) -> int:
-    """How many people a client must be tested on to be counted."""
-    return history.least_group if history.at_sites else 1
+    sizes = [k for n, run in tested for k in n[(n > 0) & ~run.tested_on_few].tolist()]
+    told = ((k, shown) for n, run in tested for k, shown in zip(n.tolist(), run.shown_client_sizes, strict=False))
+    untold = {k for k, shown in told if shown is None}
+    ends = [min(sizes), int(np.median(sizes)), max(sizes)] if sizes else []
+    return [None if n in untold else n for n in ends] or None
 
 
 def _clients_matter(run: Run) -> bool:
@@ -732,8 +719,8 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         n, values = run.history.client_sizes, run.shown.over_clients(last)
         if n is None:
             return {}
-        honest = run.history.honest_only(n)
-        counted = honest[enough(honest, _least(run.history))]
+        honest = run.history.honest_only(np.where(run.history.tested_on_few, 0, n))
+        counted = honest[honest > 0]
         if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
@@ -754,13 +741,6 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     about = next(iter(runs[first].values())).history
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
 
-    def defined(column: Statistic) -> NumbersOfRuns:
-        """By method the seeds with which a gap is about enough people."""
-        return {
-            label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
-            for label, seeds in by_method.items()
-        }
-
     def more(label: str) -> Content:
         """What only these tables have of a method."""
         seeds = [*by_method[label].values()]
@@ -772,7 +752,7 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
         }
 
     parity: Content = {
-        **_table(runs, measured, by_method, more, defined=defined),
+        **_table(runs, measured, by_method, more, partly=True),
         "notes": [] if numbers else list(notes.parity_notes(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
@@ -828,7 +808,7 @@ def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: Content = {}
     for name, rows in by_name(seeds).items():
-        by_value[name] = {**over_seeds(_numbers(rows, "main")), "n": [values["n"] for values in rows]}
+        by_value[name] = {**_mean_of_known(rows, "main"), "n": [values["n"] for values in rows]}
     return {
         "groups": by_value,
         "gap": over_seeds([performance.gap_between(values["main"] for values in client.values()) for client in seeds]),
@@ -837,16 +817,18 @@ def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
 
 def _site(seeds: Sequence[results.Site]) -> Content:
     """How the people of a site are treated, over the seeds."""
-    by_value: dict[str, dict[str, Any]] = {}
-    for value, of_seeds in by_name(site["groups"] for site in seeds).items():
-        rows = cast(list[Numbers], of_seeds)
-        by_value[value] = {
-            key: _usual(rows, key) if key in COUNTED else over_seeds(_numbers(rows, key)) for key in rows[0]
-        }
+    gaps = [site["gaps"] for site in seeds]
+    by_value = by_name(cast(Mapping[str, Numbers], site["groups"]) for site in seeds)
     return {
-        "groups": by_value,
-        "gaps": {key: over_seeds(_numbers([site["gaps"] for site in seeds], key)) for key in seeds[0]["gaps"]},
+        "groups": {value: _of_group(rows, _mean_of_known) for value, rows in by_value.items()},
+        "gaps": {key: _mean_of_known(gaps, key) for key in gaps[0]},
     }
+
+
+def _of_group(rows: Sequence[Numbers], reduced: Callable[[Sequence[Numbers], str], Content]) -> Content:
+    """The numbers of a group over the seeds, by key: how many people there are, and all others ``reduced``."""
+    keys = [key for key in rows[0] if key not in OF_ONE_RUN]
+    return {key: _usual(rows, key) if key in COUNTED else reduced(rows, key) for key in keys}
 
 
 def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
@@ -885,14 +867,10 @@ def _treated_groups(
     words : what groups are called, by name, if otherwise.
     several : whether each class is compared with all others, so that one is the worst.
     """
-    by_group: dict[str, content.RatesOfGroup] = {}
+    by_group: dict[str, Any] = {}
     for group, rows in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
-        numbers: Content = {
-            key: (_usual if key in COUNTED else _rate)(rows, key) for key in rows[0] if key not in OF_ONE_RUN
-        }
-        if several and "worst_class" in rows[0]:
-            numbers |= _worst_class(rows, classes)
-        by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
+        worst = _worst_class(rows, classes) if several and "worst_class" in rows[0] else {}
+        by_group[words.get(group, group)] = _of_group(rows, _rate) | worst
     return by_group
 
 
@@ -924,7 +902,7 @@ def _rate(rows: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
     intervals = [ends for rates in rows if (ends := rates.get("intervals", {}).get(key))]
-    ends = _mean_ends([ends_of_seed[c] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
+    ends = _mean_ends([of_seed[c] if key in OF_CLASS else of_seed for of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
         low, high = mean - half, mean + half
@@ -941,9 +919,9 @@ def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, floa
     return (float(np.mean([low for low, _ in ends])), float(np.mean([high for _, high in ends]))) if ends else None
 
 
-def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
-    """A gap of the seeds that have it; None where none has."""
-    return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
+def _mean_of_known(seeds: Iterable[Numbers | None], key: str) -> content.OverSeeds:
+    """A number over the seeds that have it."""
+    return over_seeds([numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None])
 
 
 def _other_rounds(runs: Runs, last: int) -> Content | None:
@@ -960,22 +938,22 @@ def _other_rounds(runs: Runs, last: int) -> Content | None:
 def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     measure = runs[0].history.main
     values = [performance.last_rounds(run.group_table(last)[1], last) for run in runs]
-    groups = [run.history.groups for run in runs]
-    parity = [_shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None for run in runs]
-    by_group = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
-    statistics = {
-        c.key: [_scaled(c.compute(row, None, measure).value, measure) for row in values] for c in definitions.GROUPS
-    }
-    statistics |= {c.key: _numbers(parity, c.key) for c in definitions.PARITY if c.column} if any(parity) else {}
+    groups, histories = [run.history.groups for run in runs], [_shown(run.history, last) for run in runs]
+    rated = [history for history, run in zip(histories, runs, strict=True) if run.summary["group_fairness"]]
+    parity = [gaps for history in rated if (gaps := history.group_fairness(last))]
+    by_group = [
+        zip(names, (measure.scale * row).tolist(), strict=True) for names, row in zip(groups, values, strict=True)
+    ]
     return {
         "method": label,
-        "failed": any(_shown(run.history, last).failure(last) for run in runs),
+        "failed": any(history.failure(last) for history in histories),
         "worst_groups": _worst_groups(map(_worst_of, groups, values, repeat(measure.worst_at))),
-        "groups": {
-            g: over_seeds([_scaled(values_of_run.get(g), measure) for values_of_run in by_group])
-            for g in dict.fromkeys(sum(groups, ()))
+        "groups": _by_key([*map(dict, by_group)]),
+        **{
+            c.key: over_seeds([measure.scale * c.compute(a, None, measure).value for a in values])
+            for c in definitions.GROUPS
         },
-        **{key: over_seeds(numbers) for key, numbers in statistics.items()},
+        **{c.key: _mean_of_known(parity, c.key) for c in definitions.PARITY if c.column and parity},
     }
 
 
@@ -1052,15 +1030,9 @@ def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key:
     """The difference of a number over common seeds: `each`, its mean, interval, and p-value; None where not defined."""
     common = [seed for seed in seeds if seed in reference]
     a, b = ([math.nan if s[seed][key] is None else s[seed][key] for seed in common] for s in (seeds, reference))
-    test = paired(a, b)
-    return {
-        "each": np.subtract(a, b),
-        "difference": _json(test.difference),
-        "ci95": _json(test.ci95),
-        "low": _json(test.difference - test.ci95),
-        "high": _json(test.difference + test.ci95),
-        "p": _json(test.p),
-    }
+    mean, half, p, *_ = paired(a, b)
+    numbers = {"difference": mean, "ci95": half, "low": mean - half, "high": mean + half, "p": p}
+    return {"each": np.subtract(a, b), **{name: _json(number) for name, number in numbers.items()}}
 
 
 def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int, measure: Measure) -> Content:
@@ -1089,10 +1061,6 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
         },
         "n": len(rows),
     }
-
-
-def _scaled(value: float | None, measure: Measure) -> float | None:
-    return None if value is None else _json(measure.scale * value)
 
 
 def _json(value: float) -> float | None:
