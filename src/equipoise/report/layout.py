@@ -99,16 +99,12 @@ def sheets(comparison: content.Document) -> list[Sheet]:
 def _client_sheets(comparison: content.Document) -> Iterator[Sheet]:
     """The main measure over the clients, and what clients get for what they contribute."""
     if spread := comparison["spread"]:
-        columns = spread_of(measure_of(comparison))
-        caption, legend = sentences.spread_caption(comparison, spread), sentences.spread_legend(comparison, spread)
-        grid = lay_out(spread["methods"], columns, leaders=spread["leaders"])
-        yield _compared(Sheet("spread", "Spread over the clients", caption, grid, legend), spread, columns)
+        columns, texts = spread_of(measure_of(comparison)), sentences.of_spread(comparison, spread)
+        yield _compared("spread", "Spread over the clients", texts, spread, columns)
     if rewards := comparison["collaboration"]:
-        columns = collaboration()
-        caption, legend = sentences.collaboration_caption(comparison, rewards), sentences.collaboration_legend(rewards)
-        grid = lay_out(rewards["methods"], columns, leaders=rewards["leaders"])
-        sheet = Sheet("collaboration", "Collaborative fairness", caption, grid, legend, rewards["notes"], narrow=True)
-        yield _compared(sheet, rewards, columns)
+        texts = sentences.of_collaboration(comparison, rewards)
+        sheet = _compared("collaboration", "Collaborative fairness", texts, rewards, collaboration())
+        yield replace(sheet, notes=rewards["notes"], narrow=True)
 
 
 def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
@@ -116,16 +112,12 @@ def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
     measure = measure_of(comparison)
     for treated in content.treated(comparison):
         parity = treated.parity
-        by_group, caption = rates.grid(parity, measure), sentences.rates_caption(comparison, treated)
-        texts = [*rates.explained(parity, measure), *sentences.unknown_values(treated)]
+        by_group, (caption, *texts) = rates.grid(parity, measure), sentences.of_rates(comparison, treated)
         head = (treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}"
         sheet = Sheet(treated.rates, treated.rates_heading(measure), caption, by_group, texts, narrow=True, head=head)
         yield replace(sheet, narrow_titles=rates.narrow(by_group.titles))
-        columns = gaps_of(parity, measure)
-        caption, legend = sentences.parity_caption(comparison, treated), sentences.parity_legend(comparison, treated)
-        grid = lay_out(parity["methods"], columns, leaders=parity["leaders"])
-        sheet = Sheet(treated.gaps, treated.gaps_heading, caption, grid, legend, narrow=True)
-        yield _compared(sheet, parity, columns)
+        columns, texts = gaps_of(parity, measure), sentences.of_gaps(comparison, treated)
+        yield replace(_compared(treated.gaps, treated.gaps_heading, texts, parity, columns), narrow=True)
         yield from site_sheets(treated, comparison)
 
 
@@ -569,11 +561,9 @@ def _measure_sheet(table: content.OfMeasure) -> Sheet:
     columns, groups = _columns_of_one_group(columns_of(table), methods)
     grid = _with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits))
     notes = [*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]]
-    caption, legend = sentences.caption(table), sentences.legend(table)
-    heading, totals = f"{table['title']} on every group", len(columns) if groups else 0
-    sheet = Sheet(name, heading, caption, grid, legend, notes, totals=totals)
     tests = _paired_tests(name, table["title"], methods, columns_of(table))
-    return replace(_compared(sheet, table, columns), tests=tests)
+    sheet = _compared(name, f"{table['title']} on every group", sentences.of_measure(table), table, columns)
+    return replace(sheet, grid=grid, notes=notes, totals=len(columns) if groups else 0, tests=tests)
 
 
 def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
@@ -589,22 +579,24 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _compared(sheet: Sheet, table: content.Table, columns: Sequence[Statistic]) -> Sheet:
-    """A table with its differences to the first method, and what they are."""
+def _compared(
+    name: str, heading: str, texts: Sequence[str], table: content.Table, columns: Sequence[Statistic]
+) -> Sheet:
+    """A table with its differences to the first method, and what they are; its caption is the first of some ``texts``."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
     for method in methods:
         shown = ((c, content.test_of(method, c.key)) for c in columns)
-        if texts := [f"{c.title} {text}" for c, test in shown if test and (text := difference(test, c.digits))]:
-            lines.append(f"{_named(method)}: {'; '.join(texts)}.")
+        if parts := [f"{c.title} {text}" for c, test in shown if test and (text := difference(test, c.digits))]:
+            lines.append(f"{_named(method)}: {'; '.join(parts)}.")
     tested = f"with the 95{PERCENT} interval over the test samples of this one seed"
     if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"]))):
         holm = " (by Holm: corrected for the number of differences, which the interval is not)"
         tested = f"paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
         tested += holm * any(map(corrected, content.tests_of(methods, columns)))
     about = f"Differences are to {methods[0]['method']}, {tested}."
-    narrow = {column.title: column.narrow for column in columns if column.narrow}
-    tests = _paired_tests(sheet.name, sheet.heading, methods, columns)
-    return replace(sheet, test=[about] if lines else [], differences=lines, narrow_titles=narrow, tests=tests)
+    grid, titles = lay_out(methods, columns, leaders=table["leaders"]), {c.title: c.narrow for c in columns if c.narrow}
+    sheet = Sheet(name, heading, texts[0], grid, texts[1:], test=[about] if lines else [], differences=lines)
+    return replace(sheet, narrow_titles=titles, tests=_paired_tests(name, heading, methods, columns))
 
 
 def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:

@@ -13,18 +13,11 @@ from equipoise.report import document as content, notes
 from equipoise.report.document import columns_of, gaps_of, measure_of, tables, without_bounds
 from equipoise.report.formatting import PERCENT, difference, interval, number, p_value, same_in_every_seed, with_unit
 from equipoise.report.provenance import data_digest, mixed
-from equipoise.report.rates import FEW, changes, few_people, missed
+from equipoise.report.rates import FEW, changes, explained, few_people, missed
 from equipoise.report.statistics import Comparison, Run, ranges
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import Said, key_of, noun, plural, span
-
-
-def caption(comparison: content.OfMeasure) -> str:
-    """What the numbers of a comparison are, in one sentence."""
-    return (
-        f"{comparison['title']} of the global model{_on(comparison)}{measure_of(comparison).words}, {when(comparison)}."
-    )
 
 
 def when(comparison: content.OfMeasure) -> str:
@@ -33,10 +26,11 @@ def when(comparison: content.OfMeasure) -> str:
     return f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['shown']}"
 
 
-def legend(comparison: content.OfMeasure) -> list[str]:
-    """What the columns of a table are, a sentence each."""
-    columns = columns_of(comparison)
-    text = [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
+def of_measure(comparison: content.OfMeasure) -> list[str]:
+    """What the numbers of a table are, and its columns, a sentence each."""
+    columns, words = columns_of(comparison), measure_of(comparison).words
+    text = [f"{comparison['title']} of the global model{_on(comparison)}{words}, {when(comparison)}."]
+    text += [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
     if comparison["small"]:
         seeds = " with some seed" * (len(comparison["seeds"]) > 1)
         few = "a number about so few is not shown, and is in no AVG, STD or worst (--least-group)"
@@ -114,12 +108,6 @@ def plus_minus_of(comparison: content.OfMeasure) -> list[str]:
     return plus_minus([{**method, "intervals": None} for method in comparison["methods"]])
 
 
-def spread_caption(comparison: content.OfMeasure, spread: content.Spread) -> str:
-    """What the numbers about the spread over clients are, in a sentence."""
-    measure = measure_of(comparison)
-    return f"{measure.title} over {number_of_clients(spread['ranges'])}{_on(spread)}{measure.words}, {when(comparison)}: each with the model that it predicts with."
-
-
 def number_of_clients(ranges: Mapping[str, Sequence[int]], worst: str = "") -> str:
     """Over how many of how many clients numbers are: `22 to 26 of 100 clients`.
 
@@ -148,16 +136,17 @@ def left_out(comparison: Comparison) -> str:
     return f" Over {number_of_clients(counts)}: without {notes.listed(parts)}." if parts else ""
 
 
-def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
-    """What the columns about the spread over clients are, a sentence each."""
+def of_spread(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
+    """What the numbers about the spread over clients are, and their columns, a sentence each."""
     measure = measure_of(comparison)
     lowest = f"{measure.lowest} value"
     if spread["tenth"] > 1:
         lowest = f"{span(*spread['ranges']['tenth'])} {lowest}s"
     text = [
+        f"{measure.title} over {number_of_clients(spread['ranges'])}{_on(spread)}{measure.words}, {when(comparison)}: each with the model that it predicts with.",
         f"mean: over the clients, each counting the same; STD₀: their standard deviation (ddof 0); worst and best 10{PERCENT}: mean of the "
         f"{lowest}, and of as many of the {measure.highest}, as in q-FFL (0.1 K rounded down, at least 1); "
-        f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}."
+        f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}.",
     ]
     if spread["samples"]:
         low, middle, high = spread["samples"]
@@ -182,15 +171,11 @@ def _left_out(ends: Sequence[int]) -> str:
     return f"{'' if low == high else f'{low} to '}{plural(high, 'client')} {'is' if high == 1 else 'are'}"
 
 
-def collaboration_caption(comparison: content.OfMeasure, rewards: content.Rewards) -> str:
-    """What the numbers about contribution and reward are, in a sentence."""
+def of_collaboration(comparison: content.OfMeasure, rewards: content.Rewards) -> list[str]:
+    """What the numbers about contribution and reward are, and their columns, a sentence each."""
     last = "the last round" if comparison["averaged"] > 1 else comparison["exported"]
-    return f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {last}."
-
-
-def collaboration_legend(rewards: content.Rewards) -> list[str]:
-    """What the columns about contribution and reward are, a sentence each."""
     return [
+        f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {last}.",
         "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
         "the model it gets; Spearman: 100 times that of their ranks.",
         "max, mean, min: accuracy of the clients' own models in percent; gain: mean difference to training alone, in "
@@ -202,19 +187,14 @@ def collaboration_legend(rewards: content.Rewards) -> list[str]:
     ]
 
 
-def parity_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
-    """What the numbers about the treatment of groups are, in a sentence."""
-    people = f"people who differ in {treated.attribute}" if treated.attribute else "the groups"
-    return f"{treated.gaps_heading}{_on(treated.parity)}: how differently the global model treats {people}, {_rounds(comparison)}."
-
-
-def rates_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
-    """What the rates by group are, in a sentence."""
-    people = "of each group"
+def of_rates(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
+    """What the rates by group are, and their columns, a sentence each."""
+    measure, people = measure_of(comparison), "of each group"
     if treated.attribute:
         people = f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
-    heading, subject = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
-    return f"{heading}{_on(treated.parity)}: {subject}, {_rounds(comparison)}."
+    heading, subject = treated.rates_heading(measure), f"how the global model treats the people {people}"
+    text = f"{heading}{_on(treated.parity)}: {subject}, {_rounds(comparison)}."
+    return [text, *explained(treated.parity, measure), *unknown_values(treated)]
 
 
 def unknown_values(treated: content.Treated) -> list[str]:
@@ -230,15 +210,17 @@ def _rounds(comparison: content.OfMeasure) -> str:
     return "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
 
 
-def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
-    """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
+def of_gaps(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
+    """What the numbers about the treatment of groups are, their columns, and what to know about them, a sentence each."""
     measure, parity = measure_of(comparison), treated.parity
     numbers, seeds = measure != ACCURACY, ", in each seed" * (len(parity["seeds"]) > 1)
     columns = gaps_of(parity, measure)
     text = "; ".join(f"{c.title}, {c.difference.format(seeds=seeds)}" for c in columns if c.difference)
     values = worst_named(parity["methods"], name=f"The worst value of {treated.attribute}") if treated.attribute else []
     text = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {text}."
+    people = f"people who differ in {treated.attribute}" if treated.attribute else "the groups"
     return [
+        f"{treated.gaps_heading}{_on(parity)}: how differently the global model treats {people}, {_rounds(comparison)}.",
         Said(text, "differences"),
         *(column.explanation for column in columns if column.explanation),
         *(Said(text, "worst-value") for text in values),
