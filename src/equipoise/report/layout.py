@@ -18,7 +18,7 @@ from equipoise.privacy.suppression import enough
 from equipoise.records.history import ATTENDANCE
 from equipoise.report import document as content, rates, sentences
 from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
-from equipoise.report.document import columns_of, gaps_of, interval_of, measure_of, tables
+from equipoise.report.document import Numbers, columns_of, gaps_of, interval_of, measure_of, tables
 from equipoise.report.formatting import (
     FAILED,
     PERCENT,
@@ -188,7 +188,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
         text = f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         text += f"{comparison['exported']}{which}."
     texts = [*sentences.worst_named(other["methods"]), *sentences.plus_minus_of(comparison), *_marked(other["methods"])]
-    over, groups = _columns_of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
+    over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
     columns, measure = over + parity, measure_of(comparison)
     grid = lay_out(other["methods"], columns, groups, digits=measure.digits)
     sheet = _block("other-rounds", heading, grid, text, *texts)
@@ -196,9 +196,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     return replace(sheet, caption=caption, totals=len(columns) if groups else 0)
 
 
-def _columns_of_one_group(
-    columns: list[Statistic], methods: Sequence[content.Row]
-) -> tuple[list[Statistic], list[str]]:
+def _of_one_group(columns: list[Statistic], methods: Sequence[content.Row]) -> tuple[list[Statistic], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
     if len(groups) == 1 and all(content.mean_of(method, "avg") is not None for method in methods):
@@ -252,11 +250,10 @@ def over_clients(compared: Comparison) -> list[Sheet]:
         f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
         f"entropy and KL in nats.{over_all}"
     )
-    tables = (
-        ("clients-level", "Level and distance over the clients", [*level, *distance], of_level),
-        ("clients-evenness", "Evenness over the clients", evenness, of_evenness),
+    return _filled(
+        _block("clients-level", "Level and distance over the clients", lay_out(methods, [*level, *distance]), of_level),
+        _block("clients-evenness", "Evenness over the clients", lay_out(methods, evenness), of_evenness),
     )
-    return _filled(*(_block(name, heading, lay_out(methods, shown), text) for name, heading, shown, text in tables))
 
 
 def _filled(*tables: Sheet) -> list[Sheet]:
@@ -276,9 +273,8 @@ def every_client(compared: Comparison) -> Sheet | None:
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
     least, rows = first.least_group, []
-    sized = [
-        (n, run.history) for seeds in runs.values() for run in seeds if (n := run.history.client_sizes) is not None
-    ]
+    histories = [run.history for run in chain(*runs.values())]
+    sized = [(n, history) for history in histories if (n := history.client_sizes) is not None]
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         samples = [int(n[m]) for n, _ in sized]
         small = any(n and not enough(n, least) for n in samples)
@@ -462,9 +458,8 @@ def every_site(comparison: Comparison) -> Sheet | None:
     rows, several = [], len(comparison.histories) > 1
     for history in comparison.histories:
         for site in at_sites(history.records, history.client_names):
-            seconds = [
-                [x for x in column if x is not None] for column in [*zip(*site.answers, strict=True)][1:] or ((), ())
-            ]
+            columns = [*zip(*site.answers, strict=True)][1:] or ((), ())
+            seconds = [[x for x in column if x is not None] for column in columns]
             times = [number(float(np.median(column))) if column else UNDEFINED for column in seconds]
             left_out = str(len(site.left_out)), shorten((site.left_out or [UNDEFINED])[-1], 60, placeholder=" …")
             name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
@@ -558,7 +553,7 @@ def _cell(values: content.OverSeeds, digits: int) -> Cell:
 def _measure_sheet(table: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
     methods, name = table["methods"], table["measure"].replace("_", "-")
-    columns, groups = _columns_of_one_group(columns_of(table), methods)
+    columns, groups = _of_one_group(columns_of(table), methods)
     grid = _with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits))
     notes = [*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]]
     tests = _paired_tests(name, table["title"], methods, columns_of(table))
@@ -579,9 +574,7 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _compared(
-    name: str, heading: str, texts: Sequence[str], table: content.Table, columns: Sequence[Statistic]
-) -> Sheet:
+def _compared(name: str, heading: str, texts: list[str], table: content.Table, columns: Sequence[Statistic]) -> Sheet:
     """A table with its differences to the first method, and what they are; its caption is the first of some ``texts``."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
     for method in methods:
@@ -603,9 +596,7 @@ def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method
     return Sheet(name, heading, f"{heading}.", grid, [" ".join(texts)], head=head)
 
 
-def _indices(
-    label: str, seeds: Mapping[int, Run], indices: Sequence[content.Numbers], *, personal: bool = False
-) -> content.Row:
+def _indices(label: str, seeds: Mapping[int, Run], indices: Sequence[Numbers], *, personal: bool = False) -> Numbers:
     """Every index over the seeds; where clients have ``personal`` models, the failure of the global one is none of theirs."""
     failed = any(run.failure for run in seeds.values() if not (personal and run.history.meta.get("personal")))
     row = {"method": label, "failed": failed, "bound": next(iter(seeds.values())).history.sharing}

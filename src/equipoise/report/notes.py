@@ -129,11 +129,9 @@ def never_tested(runs: Runs) -> Iterator[str]:
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
         sizes = np.zeros(len(columns)) if run.client_sizes is None else run.client_sizes
         few = (sizes > 0) & ~enough(sizes, run.least_group)
-        without = grouped(
-            ("few" if few[m] else "trained" if m in trained else "away", run.client_names[m])
-            for m, column in enumerate(columns)
-            if not np.isfinite(column).any()
-        )
+        without = defaultdict[str, list[str]](list)
+        for m in (m for m, column in enumerate(columns) if not np.isfinite(column).any()):
+            without["few" if few[m] else "trained" if m in trained else "away"].append(run.client_names[m])
         for reason, names in without.items():
             have, were, pronoun = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
             ends = {
@@ -175,9 +173,8 @@ def size_notes(runs: Runs, last: int) -> Iterator[str]:
                 missing = {most - sizes[t] for t in fewer}  # of few it would tell how many an absent site has
                 tells = enough(min(missing), run.least_group)
                 down, top = (f" (down to {most - max(missing)})", f" ({most})") if tells else ("", "")
-                yield (
-                    f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples{down} than in others{top}."
-                )
+                rounds = f"in {len(fewer)} of {len(shown)} shown rounds"
+                yield f"{label}, seed {run.seed}: {rounds} {group} was tested on fewer samples{down} than in others{top}."
 
 
 def attacks(runs: Runs) -> Iterator[str]:
@@ -219,9 +216,8 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
 def short_notes(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:
     """A sentence about methods with runs of fewer than ``last`` evaluated rounds, which are given by label."""
     if short := [label for label, rounds in evaluated.items() if any(0 < n < last for n in rounds)]:
-        yield (
-            f"Runs of {listed(short)} have fewer than {last} evaluated rounds: their mean is over all of these, from the first on."
-        )
+        finding = f"Runs of {listed(short)} have fewer than {last} evaluated rounds"
+        yield f"{finding}: their mean is over all of these, from the first on."
 
 
 def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
@@ -352,9 +348,8 @@ def parity_notes(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
         which = class_names(map(name, sorted(classes)))
         k = len(set.union(*classes.values()))
         with_seeds = ", so" if k == n else f" with {k} of {n} seeds, so"
-        yield Said(
-            f"{group} has {fewer} of {which}{with_seeds} it has no {rate} there and is left out.", "without-rate"
-        )
+        text = f"{group} has {fewer} of {which}{with_seeds} it has no {rate} there and is left out."
+        yield Said(text, "without-rate")
     if without := [label for label in runs if label not in rates]:
         yield f"{listed(without)} recorded no rates."
 

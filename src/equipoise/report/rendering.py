@@ -140,10 +140,8 @@ def markdown(comparison: Document) -> str:
 
 def _markdown(sheet: Sheet) -> str:
     notes = [*sheet.sentences, *sheet.test, *sheet.differences]
-    return (
-        "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *in_markdown([Bullets(notes)])]).rstrip()
-        + "\n"
-    )
+    lines = [escaped(sheet.caption), "", *markdown_grid(sheet), "", *in_markdown([Bullets(notes)])]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def markdown_grid(sheet: Sheet) -> list[str]:
@@ -178,10 +176,8 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     compared = Comparison.of(histories)
-    names = printed_names(compared.histories)
-    return [
-        write_atomically(Path(directory) / f"{sheet.name}.tex", latex_sheet(sheet, names)) for sheet in tables(compared)
-    ]
+    names, texs = printed_names(compared.histories), {f"{sheet.name}.tex": sheet for sheet in tables(compared)}
+    return [write_atomically(Path(directory) / name, latex_sheet(sheet, names)) for name, sheet in texs.items()]
 
 
 def tables(compared: Comparison) -> list[Sheet]:

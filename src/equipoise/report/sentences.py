@@ -130,9 +130,8 @@ def left_out(comparison: Comparison) -> str:
         return ""
     counts, least = ranges(runs), max(run.history.least_group for run in runs)
     parts = [f"{span(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
-    parts += [f"{span(*counts['untested'])} without a test in some or all of these rounds"] * (
-        counts["untested"][1] > 0
-    )
+    untested = f"{span(*counts['untested'])} without a test in some or all of these rounds"
+    parts += [untested] * (counts["untested"][1] > 0)
     return f" Over {number_of_clients(counts)}: without {notes.listed(parts)}." if parts else ""
 
 
@@ -153,9 +152,8 @@ def of_spread(comparison: content.OfMeasure, spread: content.Spread) -> list[str
         median = f" (median {middle:,})" if middle is not None and low != high else ""
         if high is not None:
             ends = f"up to {high:,}" if low is None else span(f"{low:,}", f"{high:,}")
-            text.append(
-                f"A client has {ends} test samples of its own{median}: of few, chance alone makes clients differ."
-            )
+            chance = "of few, chance alone makes clients differ"
+            text.append(f"A client has {ends} test samples of its own{median}: {chance}.")
     if spread["small"]:
         text.append(
             f"{_left_out(spread['ranges']['small'])} left out for having fewer than {spread['least']} test samples: the numbers say "

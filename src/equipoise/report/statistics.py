@@ -130,14 +130,9 @@ class Comparison(Mapping[str, Any]):
         recorded = set(chain.from_iterable(history.measures for history in histories))
         measures = [measure for measure in (main, *others) if measure.name in recorded]
         every = tuple(dict.fromkeys((main, *measures)))
-        runs = {
-            label: {seed: _run(history, last, every) for seed, history in seeds.items()}
-            for label, seeds in grouped.items()
-        }
+        runs = {label: {s: _run(run, last, every) for s, run in seeds.items()} for label, seeds in grouped.items()}
         by_measure = {measure.name: _measured(runs, last, measure) for measure in every}
-        in_force = {
-            label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()
-        }
+        in_force = {label: [run.meta.get("in_force", "") for run in seeds.values()] for label, seeds in grouped.items()}
         stated = {label: " or ".join(dict.fromkeys(texts)) for label, texts in in_force.items() if all(texts)}
         more = {"in_force": stated, "people": _people(runs)}
         document: content.Document = {
@@ -558,9 +553,8 @@ def _table(
 
 def _defined(by_method: NumbersOfRuns, key: str) -> NumbersOfRuns:
     """By method the seeds that have a number, all where none has."""
-    return {
-        label: {s: x for s, x in seeds.items() if x[key] is not None} or seeds for label, seeds in by_method.items()
-    }
+    every = by_method.items()
+    return {label: {s: x for s, x in seeds.items() if x[key] is not None} or seeds for label, seeds in every}
 
 
 def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> content.Leader:
@@ -833,9 +827,8 @@ def _of_group(rows: Sequence[Numbers], reduced: Callable[[Sequence[Numbers], str
 
 def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     """The largest gap inside a site, of those that can be estimated, and the sites in which it is larger than overall beyond chance."""
-    gaps = [
-        {name: gap for name, site in seed["sites"].items() if (gap := site["gaps"][key]) is not None} for seed in seeds
-    ]
+    sites = [seed["sites"].items() for seed in seeds]
+    gaps = [{name: gap for name, site in of_seed if (gap := site["gaps"][key]) is not None} for of_seed in sites]
     larger: Counter[str] = Counter()
     for seed in seeds:
         if (overall := cast(Numbers, seed["treated"] or {}).get(key)) is not None:
@@ -929,10 +922,8 @@ def _other_rounds(runs: Runs, last: int) -> Content | None:
     evaluated = max(len(run.group_table(2)[0]) for run in _every(runs))
     if evaluated < 2:
         return None
-    return {
-        "averaged": min(last, evaluated),
-        "methods": [_row_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()],
-    }
+    methods = [_row_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]
+    return {"averaged": min(last, evaluated), "methods": methods}
 
 
 def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
@@ -941,18 +932,14 @@ def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     groups, histories = [run.history.groups for run in runs], [_shown(run.history, last) for run in runs]
     rated = [history for history, run in zip(histories, runs, strict=True) if run.summary["group_fairness"]]
     parity = [gaps for history in rated if (gaps := history.group_fairness(last))]
-    by_group = [
-        zip(names, (measure.scale * row).tolist(), strict=True) for names, row in zip(groups, values, strict=True)
-    ]
+    by_group = [zip(groups[k], (measure.scale * row).tolist(), strict=True) for k, row in enumerate(values)]
+    numbers = {c.key: [measure.scale * c.compute(a, None, measure).value for a in values] for c in definitions.GROUPS}
     return {
         "method": label,
         "failed": any(history.failure(last) for history in histories),
         "worst_groups": _worst_groups(map(_worst_of, groups, values, repeat(measure.worst_at))),
         "groups": _by_key([*map(dict, by_group)]),
-        **{
-            c.key: over_seeds([measure.scale * c.compute(a, None, measure).value for a in values])
-            for c in definitions.GROUPS
-        },
+        **{key: over_seeds(of_seeds) for key, of_seeds in numbers.items()},
         **{c.key: _mean_of_known(parity, c.key) for c in definitions.PARITY if c.column and parity},
     }
 
@@ -995,9 +982,8 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
     records = [r["measures"] for run in _every(runs) for r in run.shown.records if "measures" in r]
     measures: dict[str, Content] = {}
     for name, better in {name: measure["better"] for record in records for name, measure in record.items()}.items():
-        undefined = {
-            where: reason for record in records if name in record for where, reason in record[name]["undefined"].items()
-        }
+        scores = [record[name] for record in records if name in record]
+        undefined = {where: reason for score in scores for where, reason in score["undefined"].items()}
         methods = [_row_of_own_measure(label, seeds, name, better, last) for label, seeds in runs.items()]
         measures[name] = {"better": better, "undefined": undefined, "methods": methods}
     return measures
@@ -1021,9 +1007,8 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     records = [r["measures"][name]["groups"] for r in run.shown.records if name in r.get("measures", {})]
     if not records:
         return np.full(2, math.nan)
-    return performance.last_rounds(
-        np.array([[row.get(group) for group in run.history.groups] for row in records], float), last
-    )
+    table = np.array([[row.get(group) for group in run.history.groups] for row in records], float)
+    return performance.last_rounds(table, last)
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:
@@ -1048,17 +1033,13 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
     rows = performance.last_rounds_together(blocks, last)
 
     def shown(pooled: performance.Moments) -> content.Pooled:
-        return {
-            "mean": _json(measure.scale * pooled.mean),
-            "std": _json(measure.scale * pooled.std) if len(rows) > 1 else None,
-        }
+        std = _json(measure.scale * pooled.std) if len(rows) > 1 else None
+        return {"mean": _json(measure.scale * pooled.mean), "std": std}
 
+    numbers = {c.key: [c.compute(row, counts, measure).value for row in rows] for c in definitions.GROUPS}
     return {
         "groups": {group: shown(performance.moments(column)) for group, column in zip(groups, rows.T, strict=True)},
-        **{
-            c.key: shown(performance.moments([c.compute(row, counts, measure).value for row in rows]))
-            for c in definitions.GROUPS
-        },
+        **{key: shown(performance.moments(values)) for key, values in numbers.items()},
         "n": len(rows),
     }
 
