@@ -23,6 +23,7 @@ ROWS: Final = 30  # clients with names of their own; of more, cells are drawn in
 CLASSES: Final = 20  # of more, cells
 Holdings = Content
 Holders = Sequence[Content]  # clients, or test sets
+Colours = Mapping[str, str]  # by group
 
 
 def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
@@ -87,13 +88,7 @@ def _name_classes(axes: Axes, classes: Sequence[str]) -> None:
 
 
 def _draw_classes(
-    axes: Axes,
-    block: Holders,
-    n_classes: int,
-    at: Vector,
-    colours: Mapping[str, str],
-    ends: tuple[float, float],
-    least: int,
+    axes: Axes, block: Holders, n_classes: int, at: Vector, colours: Colours, ends: tuple[float, float], least: int
 ) -> None:
     """Samples by class at heights `at`: circles, or cells between both ends where there are many."""
     from matplotlib.colors import to_rgba
@@ -117,13 +112,7 @@ def _draw_classes(
 
 
 def _draw_sizes(
-    axes: Axes,
-    block: Holders,
-    at: Vector,
-    colours: Mapping[str, str],
-    height: float,
-    labelled: Collection[str],
-    least: int,
+    axes: Axes, block: Holders, at: Vector, colours: Colours, height: float, labelled: Collection[str], least: int
 ) -> None:
     """Bars of the samples in all at heights `at`, by the names of groups, with their numbers where there are few."""
     named = len(block) <= ROWS

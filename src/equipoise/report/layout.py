@@ -16,24 +16,10 @@ from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds, or_none
 from equipoise.privacy.suppression import enough
 from equipoise.records.history import ATTENDANCE
-from equipoise.report import document as content, rates, sentences
+from equipoise.report import document as content, formatting, rates, sentences
 from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
 from equipoise.report.document import Numbers, columns_of, gaps_of, interval_of, measure_of, tables
-from equipoise.report.formatting import (
-    FAILED,
-    PERCENT,
-    UNDEFINED,
-    Cell,
-    Grid,
-    brief,
-    corrected,
-    difference,
-    ends_of_test,
-    number,
-    p_value,
-    same_in_every_seed,
-    size,
-)
+from equipoise.report.formatting import FAILED, PERCENT, UNDEFINED, Cell, Grid, cell_of, corrected, difference, number
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import COUNTED, Comparison, Run, over_seeds
 
@@ -399,9 +385,9 @@ def communication(compared: Comparison) -> Sheet | None:
         down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
         per_round = float(np.mean([sum(rounds) / len(rounds) for rounds in sent[label]]))
         times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
-        rows.append((label, tuple(map(Cell, (*map(size, (down, up, per_round, totals[label])), times)))))
+        rows.append((label, tuple(map(Cell, (*map(formatting.size, (down, up, per_round, totals[label])), times)))))
     full = full_model(runs[first][0].records)
-    whole = f" The whole model takes {size(full.value)}." if full.defined else ""
+    whole = f" The whole model takes {formatting.size(full.value)}." if full.defined else ""
     text = (
         f"Mean over clients, rounds and seeds; kB are 1000 bytes.{whole} Counted from the tensors that a client gets and "
         "sends: its part of the model without private coordinates, and the method's messages and reports. What a network adds "
@@ -419,7 +405,7 @@ def time(compared: Comparison) -> Sheet | None:
         if all(runs):
             totals, rounds = [sum(seconds) for seconds in runs], [len(seconds) for seconds in runs]
             means = float(np.mean(totals)), float(np.sum(totals) / np.sum(rounds))
-            rows.append((label, tuple(map(Cell, (f"{np.mean(rounds):.0f}", *map(brief, means))))))
+            rows.append((label, tuple(map(Cell, (f"{np.mean(rounds):.0f}", *map(formatting.brief, means))))))
     text = (
         "Wall time of training and testing, mean over the seeds, on the machine that made the runs. Runs that shared it with others took longer: "
         "compare methods only where they ran alike."
@@ -463,7 +449,9 @@ def every_site(comparison: Comparison) -> Sheet | None:
             times = [number(float(np.median(column))) if column else UNDEFINED for column in seconds]
             left_out = str(len(site.left_out)), shorten((site.left_out or [UNDEFINED])[-1], 60, placeholder=" …")
             name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
-            rows.append((name, tuple(map(Cell, (str(len(site.answers)), *times, *map(size, site.sent), *left_out)))))
+            rows.append(
+                (name, tuple(map(Cell, (str(len(site.answers)), *times, *map(formatting.size, site.sent), *left_out))))
+            )
     text = (
         "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it reports, and from request to answer, as "
         "the server measures; the difference is transfer and waiting. Bytes of all tensors in messages, also for tests. A site is left out of "
@@ -609,7 +597,7 @@ def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], colum
     tests = content.tests_of(methods, columns)
     rows, by_holm, paired = [], any(map(corrected, tests)), any(test["p"] is not None for test in tests)
     for method in methods:
-        cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
+        cells = tuple(cell_of(content.test_of(method, column.key), column.digits) for column in columns)
         if any(cell.ends for cell in cells):
             rows.append((str(method["method"]), cells))
     caption = f"{heading}: differences to {methods[0]['method']}{', paired by seed' * paired}."
@@ -618,15 +606,3 @@ def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], colum
         explanation = f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."
     grid = Grid(tuple(column.title for column in columns), tuple(rows))
     return Sheet(f"tests-{name}", heading, caption, grid, [explanation], corrected=by_holm)
-
-
-def _paired_test(test: content.Difference | None, digits: int) -> Cell:
-    """A difference, and beside it its interval, its p-value, and that by Holm if there are several; a dash without an interval."""
-    if test is None or (mean := test["difference"]) is None:
-        return Cell(UNDEFINED)
-    shown = number(mean, digits, sign=True)
-    if test["low"] is None or test["high"] is None:
-        return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
-    p = "" if test["p"] is None else f", p {p_value(test['p'])}"
-    by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
-    return Cell(shown, ends=f"{ends_of_test(test, digits)}{p}{by_holm}")

@@ -13,11 +13,10 @@ from equipoise.report.answer import headline, panels, warnings
 from equipoise.report.document import Document
 from equipoise.report.formatting import Grid, lines
 from equipoise.report.layout import Sheet, sheets
-from equipoise.report.page import Bullets, Table, in_markdown, latex_sheet, printed_names
+from equipoise.report.page import Bullets, Table, Text as Paragraph, in_markdown, latex_sheet, printed_names
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
-from equipoise.system.text import markdown as escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -139,15 +138,10 @@ def markdown(comparison: Document) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    notes = [*sheet.sentences, *sheet.test, *sheet.differences]
-    lines = [escaped(sheet.caption), "", *markdown_grid(sheet), "", *in_markdown([Bullets(notes)])]
+    head, kind = (sheet.head, "settings") if sheet.prose else ("method", "numbers")
+    notes = Bullets([*sheet.sentences, *sheet.test, *sheet.differences])
+    lines = in_markdown([Paragraph(sheet.caption), Table(sheet.grid, "", head, kind), notes])
     return "\n".join(lines).rstrip() + "\n"
-
-
-def markdown_grid(sheet: Sheet) -> list[str]:
-    """The lines of a table without its caption and sentences."""
-    kind = "settings" if sheet.prose else "numbers"
-    return in_markdown([Table(sheet.grid, "", sheet.head if sheet.prose else "method", kind)])[:-1]
 
 
 def latex(comparison: Document | Comparison) -> str:

@@ -307,10 +307,8 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
         right = None
         if all(CORRECT in score and (score.get("n"), score.get("visits")) == (n, visits) for score in group_scores):
             bits = (np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8) for score in group_scores)
-            rows = [np.unpackbits(packed, count=n) for packed in bits]
-            right = np.mean(rows, axis=0)
-        if right is not None and visits:
-            right = np.add.reduceat(right, np.cumsum([0, *visits[:-1]]))
+            right = np.mean([np.unpackbits(packed, count=n) for packed in bits], axis=0)
+            right = np.add.reduceat(right, np.cumsum([0, *visits[:-1]])) if visits else right
         outcomes.append(Outcome(accuracy, latest.get("persons", n), right, np.array(visits, float) if visits else None))
     return tuple(outcomes) or None
 
@@ -323,9 +321,8 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
     groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
 
-    def more(label: str) -> Content:
+    def more(label: str, of_seeds: Sequence[Numbers]) -> Content:
         """What only the tables of measures have of a method."""
-        of_seeds = [*summaries[label].values()]
         together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
         return {
             "groups": _by_key([summary["groups"] for summary in of_seeds], groups),
@@ -368,9 +365,7 @@ def _by_key(parts: Sequence[Numbers], keys: Iterable[str] = ()) -> dict[str, con
     return {key: over_seeds([numbers.get(key) for numbers in parts]) for key in keys}
 
 
-def _notes(
-    runs: Runs, methods: Sequence[content.Measured], measure: Measure, last: int, averaged: int
-) -> Iterator[str]:
+def _notes(runs: Runs, methods: list[content.Measured], measure: Measure, last: int, averaged: int) -> Iterator[str]:
     """What makes runs hard to compare, or numbers unknown."""
     rounds = {label: [len(run.groups[measure.name][0]) for run in seeds.values()] for label, seeds in runs.items()}
     if measure.main:
@@ -412,11 +407,6 @@ def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
 def _failed(seeds: Mapping[int, Run]) -> bool:
     """Whether a method failed with any seed."""
     return any(run.failure for run in seeds.values())
-
-
-def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
-    """The methods that are compared with each other: those that are no bounds, or the first of nothing but bounds."""
-    return [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
 
 
 def _worst_groups(of_runs: Iterable[str | None]) -> dict[str, int]:
@@ -486,7 +476,7 @@ def _table(
     runs: Runs,
     statistics: Sequence[Statistic],
     by_method: NumbersOfRuns,
-    more: Callable[[str], Content],
+    more: Callable[[str, Sequence[Numbers]], Content],
     *,
     ranked: Collection[str] | None = None,
     unranked: Collection[str] = (),
@@ -507,7 +497,7 @@ def _table(
     runs : all runs.
     statistics : what to compare, a column each.
     by_method : by method and seed, these numbers, of the runs that have them.
-    more : what else the row of a method has.
+    more : what else the row of a method has, by its label and its numbers of every seed.
     ranked, unranked : the methods that can be the leading one of a column, by default those that did not fail, and those of them that cannot be of
         one about rewards.
     tested : the methods that are compared, if none can be a bound; by default those that are none. All others are compared with the first.
@@ -515,7 +505,8 @@ def _table(
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     """
     bounds = _bounds(runs, by_method)
-    first, *others = tested or _racing(bounds)
+    racing = [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
+    first, *others = tested or racing
     ranked = [label for label in by_method if not _failed(runs[label])] if ranked is None else ranked
     columns = [(column, _defined(by_method, column.key) if partly else by_method) for column in statistics]
     of_first = columns[0][1]
@@ -543,7 +534,7 @@ def _table(
             **{c.key: over_seeds([numbers[c.key] for numbers in rows[label].values()]) for c, rows in columns},
             "versus": versus.get(label),
             **({} if tested else {"bound": bounds[label]}),
-            **more(label),
+            **more(label, [*seeds.values()]),
         }
         for label, seeds in by_method.items()
     ]
@@ -618,7 +609,7 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
     if (first := next(iter(rewards))) in alone:  # its fairness is 100 by construction: no test against it
         compared[first] = {seed: {**summary, "fairness": None} for seed, summary in rewards[first].items()}
 
-    def more(label: str) -> Content:
+    def more(label: str, _: Sequence[Numbers]) -> Content:
         """What only this table has of a method."""
         summaries = rewards[label].values()
         return {
@@ -656,7 +647,7 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
     personal = {label for label in by_method if any(run.history.meta.get("personal") for run in runs[label].values())}
     failed = {label: _failed(runs[label]) and label not in personal for label in by_method}
 
-    def more(label: str) -> Content:
+    def more(label: str, _: Sequence[Numbers]) -> Content:
         """What only this table has of a method."""
         of_one = draws.get(label)
         return {"intervals": of_one and _of_draws(definitions.INDICES, of_one), "failed": failed[label]}
@@ -734,13 +725,13 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     first = next(iter(by_method))
     about = next(iter(runs[first].values())).history
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
+    words = {} if numbers else about.group_words
 
-    def more(label: str) -> Content:
+    def more(label: str, seeds: Sequence[Numbers]) -> Content:
         """What only these tables have of a method."""
-        seeds = [*by_method[label].values()]
         intervals = [gaps.get("intervals", {}) for gaps in seeds]
         return {
-            "groups": _treated_groups(seeds, about.classes, {} if numbers else about.group_words, several),
+            "groups": _treated_groups(seeds, words, about.classes if several else None),
             "intervals": {c.key: _mean_ends([ends.get(c.key) for ends in intervals]) for c in measured},
             "failed": _failed(runs[label]),
         }
@@ -760,9 +751,7 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
     measure = _every(runs)[0].history.main
     by_attribute: dict[str, content.Parity] = {}
     for name in dict.fromkeys(name for run in _every(runs) for name in run.people):
-        of_runs = {
-            label: [run.people[name] for run in entry.values() if name in run.people] for label, entry in runs.items()
-        }
+        of_runs = {label: [run.people[name] for run in by.values() if name in run.people] for label, by in runs.items()}
         parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
         if parity is None:
             continue
@@ -844,9 +833,7 @@ def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     }
 
 
-def _treated_groups(
-    seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str], several: bool
-) -> dict[str, content.RatesOfGroup]:
+def _treated_groups(seeds: Sequence[Numbers], words: Mapping[str, str], classes: Sequence[str] | None) -> Content:
     """Every group's rates, or errors of numbers, over the seeds of a method.
 
     A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
@@ -856,13 +843,12 @@ def _treated_groups(
     Parameters
     ----------
     seeds : of each, what `History.group_fairness` returned, or `equipoise.records.treatment.errors`.
-    classes : names of the classes.
     words : what groups are called, by name, if otherwise.
-    several : whether each class is compared with all others, so that one is the worst.
+    classes : names of the classes, where each is compared with all others, so that one is the worst.
     """
-    by_group: dict[str, Any] = {}
+    by_group: Content = {}
     for group, rows in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
-        worst = _worst_class(rows, classes) if several and "worst_class" in rows[0] else {}
+        worst = {} if classes is None or "worst_class" not in rows[0] else _worst_class(rows, classes)
         by_group[words.get(group, group)] = _of_group(rows, _rate) | worst
     return by_group
 
@@ -962,18 +948,17 @@ def _validation(runs: Runs) -> Content | None:
         if summaries:
             validations = [summary["validation"] for summary in summaries]
             keys = ("round", validated[0].main.name, "worst", "loss")
-            methods.append(
-                {
-                    "method": label,
-                    "failed": any(history.exported.failure(1) for history in validated),
-                    "bound": validated[0].sharing,
-                    **{key: over_seeds([result[key] for result in validations]) for key in keys},
-                    "test": over_seeds([summary["avg"] for summary in summaries]),
-                    "test_worst": over_seeds([summary["worst"] for summary in summaries]),
-                    "worst_groups": _worst_groups(validation["worst_group"] for validation in validations),
-                    "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
-                }
-            )
+            method: Content = {
+                "method": label,
+                "failed": any(history.exported.failure(1) for history in validated),
+                "bound": validated[0].sharing,
+                **{key: over_seeds([result[key] for result in validations]) for key in keys},
+                "test": over_seeds([summary["avg"] for summary in summaries]),
+                "test_worst": over_seeds([summary["worst"] for summary in summaries]),
+                "worst_groups": _worst_groups(validation["worst_group"] for validation in validations),
+                "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
+            }
+            methods.append(method)
     return {"methods": methods} if methods else None
 
 
