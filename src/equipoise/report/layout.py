@@ -228,14 +228,9 @@ def over_clients(compared: Comparison) -> list[Sheet]:
     over_all = sentences.left_out(compared) + "".join(f" {text}" for text in sentences.plus_minus_of(compared.document))
     measure = compared.measure
     level, distance, evenness = blocks_over_clients(measure)
-    of_level = (
-        f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}."
-        f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}"
-    )
-    of_evenness = (
-        f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
-        f"entropy and KL in nats.{over_all}"
-    )
+    units = f"{_units(measure)}{'.' * bool(measure.unit)}"
+    of_level = f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}.{units}{over_all}"
+    of_evenness = f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, entropy and KL in nats.{over_all}"
     return _filled(
         _block("clients-level", "Level and distance over the clients", lay_out(methods, [*level, *distance]), of_level),
         _block("clients-evenness", "Evenness over the clients", lay_out(methods, evenness), of_evenness),

@@ -127,8 +127,7 @@ def never_tested(runs: Runs) -> Iterator[str]:
     for label, run in _each(runs):
         columns = run.client_table()[1].T if run.at_sites else ()
         trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
-        sizes = np.zeros(len(columns)) if run.client_sizes is None else run.client_sizes
-        few = (sizes > 0) & ~enough(sizes, run.least_group)
+        few = np.zeros(len(columns), dtype=bool) if run.client_sizes is None else run.tested_on_few
         without = defaultdict[str, list[str]](list)
         for m in (m for m, column in enumerate(columns) if not np.isfinite(column).any()):
             without["few" if few[m] else "trained" if m in trained else "away"].append(run.client_names[m])
@@ -146,8 +145,8 @@ def unmeasured(runs: Runs) -> Iterator[str]:
     """Real sites of which scores do not count, or not all of them."""
     for label, run in _each(runs):
         counts = Counter(reason for record in run.records for reason in record.get("unmeasured", {}).items())
-        for (name, why), n in counts.items():
-            yield f"{label}, seed {run.seed}: in {n} of {len(run.records)} rounds {name} was not measured as others were: it {why}."
+        for (name, reason), n in counts.items():
+            yield f"{label}, seed {run.seed}: in {n} of {len(run.records)} rounds {name} was not measured as others were: it {reason}."
 
 
 def without_model(runs: Runs) -> Iterator[str]:
@@ -185,7 +184,7 @@ def attacks(runs: Runs) -> Iterator[str]:
             clients = some([run.client_names[m] for m in attack["clients"]])
             text = f"with seed {run.seed} these clients attack ({attack['attack']}): {clients}"
             texts.setdefault(text, []).append(label)
-    yield from (f"In runs of {listed(labels)} {what}." for what, labels in texts.items())
+    yield from (f"In runs of {listed(labels)} {text}." for text, labels in texts.items())
     if texts:
         yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
 

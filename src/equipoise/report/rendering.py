@@ -102,7 +102,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     captions = [sheet.caption, *[""] * (len(blocks) - 1)]
     # The sentences go below the last part.
     of_blocks = [*[silent] * (len(blocks) - 1), sheet]
-    return [replace(each, grid=part(b), caption=c) for each, b, c in zip(of_blocks, blocks, captions, strict=True)]
+    return [replace(block, grid=part(b), caption=c) for block, b, c in zip(of_blocks, blocks, captions, strict=True)]
 
 
 def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> RichTable:
@@ -176,8 +176,7 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
 
 def tables(compared: Comparison) -> list[Sheet]:
     """Every table of the report that a paper may have."""
-    each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
-    measured = sheets(compared.document)
-    over_all = [*measured, *layout.over_groups(compared), *layout.over_clients(compared)]
-    shown = [*over_all, *each, *layout.paired_tests(measured)]
-    return [sheet for sheet in shown if sheet]
+    measured, of_groups = sheets(compared.document), layout.over_groups(compared)
+    of_each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
+    every = [*measured, *of_groups, *layout.over_clients(compared), *of_each, *layout.paired_tests(measured)]
+    return [sheet for sheet in every if sheet]

@@ -178,8 +178,7 @@ def of_collaboration(comparison: content.OfMeasure, rewards: content.Rewards) ->
         "the model it gets; Spearman: 100 times that of their ranks.",
         "max, mean, min: accuracy of the clients' own models in percent; gain: mean difference to training alone, in "
         "points; worse off: clients for which it is negative.",
-        "BCF: percentage of clients that are better off than alone, and whose reward is at most halfway from their "
-        "contribution to the best reward; yes: all.",
+        "BCF: percentage of clients that are better off than alone, and whose reward is at most halfway from their contribution to the best reward; yes: all.",
         "down, up: bytes per client and round in percent of the whole model.",
         *plus_minus(rewards["methods"]),
     ]
@@ -633,7 +632,7 @@ def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[s
 
 def _by_other_measures(comparison: content.Document) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
-    measures = grouped((leader["leading"], what) for what, leader, _ in _leaders_by_other_measures(comparison))
+    measures = grouped((leader["leading"], name) for name, leader, _ in _leaders_by_other_measures(comparison))
     for method, words in measures.items():
         yield f"By {' and '.join(words)}, {method} serves the worst group best."
 

@@ -242,8 +242,7 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
     scenarios = sorted({history.scenario for history in histories})
     if len(scenarios) > 1:
         raise ValueError(
-            f"only runs of one scenario can be compared: found {', '.join(name or '(no name)' for name in scenarios)}. "
-            "Compare them scenario by scenario."
+            f"only runs of one scenario can be compared: found {', '.join(name or '(no name)' for name in scenarios)}. Compare them scenario by scenario."
         )
     if len({(history.meta.get("task"), history.main) for history in histories}) > 1:
         raise ValueError(
@@ -469,7 +468,7 @@ def _intervals(draws: Draws) -> Content:
 
 
 def _of_draws(statistics: Iterable[Statistic], draws: Draws) -> dict[str, list[float] | None]:
-    return {each.key: interval(draws, each).percent for each in statistics if each.draws}
+    return {statistic.key: interval(draws, statistic).percent for statistic in statistics if statistic.draws}
 
 
 def _table(
