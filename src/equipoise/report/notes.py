@@ -245,9 +245,7 @@ def alone(seeds: Mapping[int, Numbers]) -> bool:
 
 def equal_rewards(rewards: Mapping[str, Iterable[Numbers]]) -> list[str]:
     """The methods whose rewards do not differ at all; by label, what summaries say of collaboration. So the next three."""
-    return [
-        label for label, rows in rewards.items() if any(s["max"] is not None and s["max"] == s["min"] for s in rows)
-    ]
+    return [name for name, rows in rewards.items() if any(s["max"] is not None and s["max"] == s["min"] for s in rows)]
 
 
 def alike(rewards: Mapping[str, Iterable[Numbers]]) -> str:

@@ -138,10 +138,15 @@ def markdown(comparison: Document) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    head, kind = (sheet.head, "settings") if sheet.prose else ("method", "numbers")
     notes = Bullets([*sheet.sentences, *sheet.test, *sheet.differences])
-    lines = in_markdown([Paragraph(sheet.caption), Table(sheet.grid, "", head, kind), notes])
+    lines = [*in_markdown([Paragraph(sheet.caption)]), *markdown_grid(sheet), "", *in_markdown([notes])]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def markdown_grid(sheet: Sheet) -> list[str]:
+    """The lines of a table without its caption and sentences."""
+    head, kind = (sheet.head, "settings") if sheet.prose else ("method", "numbers")
+    return in_markdown([Table(sheet.grid, "", head, kind)])[:-1]
 
 
 def latex(comparison: Document | Comparison) -> str:
@@ -170,8 +175,8 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     compared = Comparison.of(histories)
-    names, texs = printed_names(compared.histories), {f"{sheet.name}.tex": sheet for sheet in tables(compared)}
-    return [write_atomically(Path(directory) / name, latex_sheet(sheet, names)) for name, sheet in texs.items()]
+    folder, names = Path(directory), printed_names(compared.histories)
+    return [write_atomically(folder / f"{sheet.name}.tex", latex_sheet(sheet, names)) for sheet in tables(compared)]
 
 
 def tables(compared: Comparison) -> list[Sheet]:

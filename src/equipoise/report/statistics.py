@@ -542,7 +542,7 @@ def _table(
 
 
 def _defined(by_method: NumbersOfRuns, key: str) -> NumbersOfRuns:
-    """By method the seeds that have a number, all where none has."""
+    """By method the seeds that have a number; all of a method of which none has it."""
     every = by_method.items()
     return {label: {s: x for s, x in seeds.items() if x[key] is not None} or seeds for label, seeds in every}
 
@@ -807,7 +807,7 @@ def _site(seeds: Sequence[results.Site]) -> Content:
     }
 
 
-def _of_group(rows: Sequence[Numbers], reduced: Callable[[Sequence[Numbers], str], Content]) -> Content:
+def _of_group(rows: Sequence[Numbers], reduced: Callable[[Sequence[Numbers], str], Any]) -> Content:
     """The numbers of a group over the seeds, by key: how many people there are, and all others ``reduced``."""
     keys = [key for key in rows[0] if key not in OF_ONE_RUN]
     return {key: _usual(rows, key) if key in COUNTED else reduced(rows, key) for key in keys}
