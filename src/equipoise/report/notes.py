@@ -43,7 +43,7 @@ FEW_CLIENTS: Final = 5  # clients: a correlation of fewer is unreliable
 
 def run_notes(runs: Runs) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
-    histories = [run for seeds in runs.values() for run in seeds.values()]
+    histories = [run for _, run in _each(runs)]
     rounds = max(map(len, histories))
     yield from leaks(histories)
     yield from repeated(histories)
@@ -53,8 +53,9 @@ def run_notes(runs: Runs) -> Iterator[str]:
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
-    for part in (attacks, never_tested, unmeasured, without_model):
-        yield from part(runs)
+    yield from attacks(runs)
+    for part in (never_tested, unmeasured, without_model):
+        yield from (f"{label}, seed {run.seed}: {text}" for label, run in _each(runs) for text in part(run))
     together = [run for run in histories if run.sharing.federated and len(run.groups) == 1 and not run.spreads]
     if together and (n := max(len(run.client_names) for run in together)) > 1:
         yield (
@@ -122,42 +123,35 @@ def _bound_note(
         yield f"Here {label} is {side} {rival} (AVG {both}), so {consequence}{reason}."
 
 
-def never_tested(runs: Runs) -> Iterator[str]:
+def never_tested(run: History) -> Iterator[str]:
     """Real sites that have no number: with too few test samples, without a score that they send, or away whenever models were tested."""
-    for label, run in _each(runs):
-        columns = run.client_table()[1].T if run.at_sites else ()
-        trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
-        few = np.zeros(len(columns), dtype=bool) if run.client_sizes is None else run.tested_on_few
-        without = defaultdict[str, list[str]](list)
-        for m in (m for m, column in enumerate(columns) if not np.isfinite(column).any()):
-            without["few" if few[m] else "trained" if m in trained else "away"].append(run.client_names[m])
-        for reason, names in without.items():
-            have, were, pronoun = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
-            ends = {
-                "few": f"{have} too few test samples to show (n < {run.least_group}), so no {run.main.noun} here is that of such a site alone",
-                "trained": f"trained, but sent no score of a test: no {run.main.noun} here is that of such a site",
-                "away": f"{were} never tested, so no number here is about {pronoun}",
-            }
-            yield f"{label}, seed {run.seed}: {some(names)} {ends[reason]}."
+    columns = run.client_table()[1].T if run.at_sites else ()
+    trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
+    few = np.zeros(len(columns), dtype=bool) if run.client_sizes is None else run.tested_on_few
+    untested = [m for m, column in enumerate(columns) if not np.isfinite(column).any()]
+    reasons = ["few" if few[m] else "trained" if m in trained else "away" for m in untested]
+    for reason, sites in grouped(zip(reasons, untested, strict=True)).items():
+        have, were, pronoun = ("have", "were", "them") if len(sites) > 1 else ("has", "was", "it")
+        ends = {
+            "few": f"{have} too few test samples to show (n < {run.least_group}), so no {run.main.noun} here is that of such a site alone",
+            "trained": f"trained, but sent no score of a test: no {run.main.noun} here is that of such a site",
+            "away": f"{were} never tested, so no number here is about {pronoun}",
+        }
+        yield f"{some([run.client_names[m] for m in sites])} {ends[reason]}."
 
 
-def unmeasured(runs: Runs) -> Iterator[str]:
+def unmeasured(run: History) -> Iterator[str]:
     """Real sites of which scores do not count, or not all of them."""
-    for label, run in _each(runs):
-        counts = Counter(reason for record in run.records for reason in record.get("unmeasured", {}).items())
-        for (name, reason), n in counts.items():
-            yield f"{label}, seed {run.seed}: in {n} of {len(run.records)} rounds {name} was not measured as others were: it {reason}."
+    counts = Counter(reason for record in run.records for reason in record.get("unmeasured", {}).items())
+    for (name, reason), n in counts.items():
+        yield f"in {n} of {len(run.records)} rounds {name} was not measured as others were: it {reason}."
 
 
-def without_model(runs: Runs) -> Iterator[str]:
+def without_model(run: History) -> Iterator[str]:
     """Real sites that were away at the end of their run."""
-    for label, run in _each(runs):
-        if names := list(run.meta.get("without_model") or ()):
-            are, pronoun = ("they are", "them") if len(names) > 1 else ("it is", "it")
-            yield (
-                f"{label}, seed {run.seed}: {some(names)} did not get the model at the end of the run. When {are} back, "
-                f"the command that began the run, given again, sends it to {pronoun}."
-            )
+    if names := list(run.meta.get("without_model") or ()):
+        are, pronoun = ("they are", "them") if len(names) > 1 else ("it is", "it")
+        yield f"{some(names)} did not get the model at the end of the run. When {are} back, the command that began the run, given again, sends it to {pronoun}."
 
 
 def size_notes(runs: Runs, last: int) -> Iterator[str]:
