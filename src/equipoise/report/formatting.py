@@ -130,13 +130,6 @@ class Cell(NamedTuple):
         return f"{self.mean} ±{self.half}" if self.half else f"{self.mean} {self.ends}" if self.ends else self.mean
 
 
-class Grid(NamedTuple):
-    """Titles of the columns, and name and cells of every row."""
-
-    titles: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
-
-
 def cell_of(test: Difference | None, digits: int) -> Cell:
     """A difference, and beside it its interval, its p-value, and that by Holm if there are several; a dash without an interval."""
     if test is None or (mean := test["difference"]) is None:
@@ -147,3 +140,10 @@ def cell_of(test: Difference | None, digits: int) -> Cell:
     p = "" if test["p"] is None else f", p {p_value(test['p'])}"
     by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
     return Cell(shown, ends=f"{ends_of_test(test, digits)}{p}{by_holm}")
+
+
+class Grid(NamedTuple):
+    """Titles of the columns, and name and cells of every row."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]

@@ -13,10 +13,11 @@ from equipoise.report.answer import headline, panels, warnings
 from equipoise.report.document import Document
 from equipoise.report.formatting import Grid, lines
 from equipoise.report.layout import Sheet, sheets
-from equipoise.report.page import Bullets, Table, Text as Paragraph, in_markdown, latex_sheet, printed_names
+from equipoise.report.page import Bullets, Table, in_markdown, latex_sheet, printed_names
 from equipoise.report.sentences import verdict
 from equipoise.report.statistics import Comparison
 from equipoise.system.files import write_atomically
+from equipoise.system.text import markdown as escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -102,7 +103,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     captions = [sheet.caption, *[""] * (len(blocks) - 1)]
     # The sentences go below the last part.
     of_blocks = [*[silent] * (len(blocks) - 1), sheet]
-    return [replace(block, grid=part(b), caption=c) for block, b, c in zip(of_blocks, blocks, captions, strict=True)]
+    return [replace(each, grid=part(b), caption=c) for each, b, c in zip(of_blocks, blocks, captions, strict=True)]
 
 
 def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> RichTable:
@@ -138,15 +139,17 @@ def markdown(comparison: Document) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    notes = Bullets([*sheet.sentences, *sheet.test, *sheet.differences])
-    lines = [*in_markdown([Paragraph(sheet.caption)]), *markdown_grid(sheet), "", *in_markdown([notes])]
-    return "\n".join(lines).rstrip() + "\n"
+    notes = [*sheet.sentences, *sheet.test, *sheet.differences]
+    return (
+        "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *in_markdown([Bullets(notes)])]).rstrip()
+        + "\n"
+    )
 
 
 def markdown_grid(sheet: Sheet) -> list[str]:
     """The lines of a table without its caption and sentences."""
-    head, kind = (sheet.head, "settings") if sheet.prose else ("method", "numbers")
-    return in_markdown([Table(sheet.grid, "", head, kind)])[:-1]
+    kind = "settings" if sheet.prose else "numbers"
+    return in_markdown([Table(sheet.grid, "", sheet.head if sheet.prose else "method", kind)])[:-1]
 
 
 def latex(comparison: Document | Comparison) -> str:
@@ -175,13 +178,16 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
     compared = Comparison.of(histories)
-    folder, names = Path(directory), printed_names(compared.histories)
-    return [write_atomically(folder / f"{sheet.name}.tex", latex_sheet(sheet, names)) for sheet in tables(compared)]
+    names = printed_names(compared.histories)
+    return [
+        write_atomically(Path(directory) / f"{sheet.name}.tex", latex_sheet(sheet, names)) for sheet in tables(compared)
+    ]
 
 
 def tables(compared: Comparison) -> list[Sheet]:
     """Every table of the report that a paper may have."""
-    measured, of_groups = sheets(compared.document), layout.over_groups(compared)
-    of_each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
-    every = [*measured, *of_groups, *layout.over_clients(compared), *of_each, *layout.paired_tests(measured)]
-    return [sheet for sheet in every if sheet]
+    each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
+    measured = sheets(compared.document)
+    over_all = [*measured, *layout.over_groups(compared), *layout.over_clients(compared)]
+    shown = [*over_all, *each, *layout.paired_tests(measured)]
+    return [sheet for sheet in shown if sheet]
