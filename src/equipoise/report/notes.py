@@ -296,11 +296,6 @@ def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
     by = grouped(((run.meta.get("contribution") or {}).get("used"), label) for label, run in rewarding)
     for used in [used for used in _CONTRIBUTIONS if used in by]:
         yield f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {_CONTRIBUTIONS[used]}."
-    yield from _contributions_differ(rewards)
-
-
-def _contributions_differ(rewards: NumbersOfRuns) -> Iterator[str]:
-    """The seeds with which runs know different contributions."""
     for seed in sorted({seed for seeds in rewards.values() for seed in seeds}):
         contributions = {tuple(seeds[seed]["contribution"]) for seeds in rewards.values() if seed in seeds}
         if len(contributions) > 1:

@@ -684,7 +684,10 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the "
             f"{measure.plural} and the order of methods may differ on another task."
         )
-    yield from _unequal_lengths([history for history in histories if history.sharing.federated])
+    federated = [history for history in histories if history.sharing.federated]
+    lengths = sorted({len(run) for run in federated})
+    if len(lengths) > 1 and len({run.label for run in federated}) > 1:
+        yield f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from the rounds."
     if rising := [label for label, seeds in comparison.runs.items() if _improves(list(seeds.values()), measure)]:
         yield (
             f"Still {'rising' if measure.better == 'higher' else 'falling'} in the end, by more than "
@@ -697,13 +700,6 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
     if mixed(histories):
         yield "Not all runs were made with the same source and versions, see Environment."
-
-
-def _unequal_lengths(runs: Sequence[History]) -> Iterator[str]:
-    """That methods trained for different numbers of rounds."""
-    lengths = sorted({len(run) for run in runs})
-    if len(lengths) > 1 and len({run.label for run in runs}) > 1:
-        yield f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from the rounds."
 
 
 def _few_seeds(comparison: Comparison) -> Iterator[str]:

@@ -316,8 +316,7 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     name, every = measure.name, _every(runs)
     histories = [run.history for run in every]
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
-    bounds = _bounds(runs, runs)
-    draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
+    draws = _draws({label: seeds for label, seeds in runs.items() if not _bound(seeds)}) if measure.main else {}
     groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
 
     def more(label: str, of_seeds: Sequence[Numbers]) -> Content:
@@ -393,14 +392,13 @@ def _histories(runs: Runs) -> dict[str, dict[int, History]]:
 
 def _recorded(runs: Runs, numbers: Callable[[Run], Numbers | None]) -> dict[str, dict[int, Numbers]]:
     """Numbers of the runs that have them, by label and seed; without methods that have none."""
-    every = {label: {seed: numbers(run) for seed, run in seeds.items()} for label, seeds in runs.items()}
-    recorded = {label: {seed: n for seed, n in seeds.items() if n} for label, seeds in every.items()}
+    recorded = {label: {s: n for s, run in seeds.items() if (n := numbers(run))} for label, seeds in runs.items()}
     return {label: seeds for label, seeds in recorded.items() if seeds}
 
 
-def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
-    """Which bound each of some methods is, empty of a method proper."""
-    return {label: next(iter(runs[label].values())).history.sharing for label in labels}
+def _bound(seeds: Mapping[int, Run]) -> Sharing:
+    """Which bound a method is, empty of a method proper."""
+    return next(iter(seeds.values())).history.sharing
 
 
 def _failed(seeds: Mapping[int, Run]) -> bool:
@@ -503,7 +501,7 @@ def _table(
     partly : whether a column is of those seeds of a method only that have its number, where any has.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     """
-    bounds = _bounds(runs, by_method)
+    bounds = {label: _bound(runs[label]) for label in by_method}
     racing = [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
     first, *others = tested or racing
     ranked = [label for label in by_method if not _failed(runs[label])] if ranked is None else ranked
