@@ -632,7 +632,7 @@ def test_a_site_that_is_away_at_the_end_is_named_until_it_has_its_model(gone: li
 
     def told(history: History) -> tuple[bool, str]:
         page = (machines.run / "report.html").read_text()
-        note = any("did not get the model" in text for text in without_model({"scaffold": {3: history}}))
+        note = any("did not get the model" in text for text in without_model(history))
         assert note == ("did not get the model at the end of the run" in page)
         return note, overview(machines.run, None, None)["run"]["sites_without_model"]
 

@@ -21,11 +21,11 @@ from equipoise.federation.history import History
 from equipoise.metrics import MEASURES, definitions, holm, spread
 from equipoise.metrics.definitions import INDICES, Statistic
 from equipoise.metrics.groups import class_counts
-from equipoise.metrics.measures import ACCURACY
+from equipoise.metrics.measures import ACCURACY, CLASSIFICATION
 from equipoise.metrics.performance import last_rounds
 from equipoise.metrics.statistics import half_interval
 from equipoise.report import columns, comparison, figures, figures_of_groups, render
-from equipoise.report.columns import TERMS, anchor, hint, typeset
+from equipoise.report.columns import anchor, hint, terms_of, typeset
 from equipoise.report.formatting import size
 from equipoise.report.layout import communication, every_client, over_clients, over_groups, paired_tests, sheets
 from equipoise.report.provenance import commands, environment, settings as settings_of
@@ -233,6 +233,7 @@ def test_environment_of_a_run_directory(tmp_path: Path) -> None:
 
 
 # commands
+TERMS = terms_of(CLASSIFICATION)
 CONFIG = {"method": "fedprox(mu=0.1)+fedheal", "label": "x", "scenario": "digits", "network": "cnn", "rounds": 4,
           "epochs": 2, "batch_size": 16, "lr": 0.02, "momentum": 0.9, "weight_decay": 1e-05}  # fmt: skip
 VARIANTS: list[dict[str, Any]] = [
@@ -314,9 +315,9 @@ def test_every_title_is_explained() -> None:
     titles = {column.title for block in blocks for column in block}
     titles |= {title for k, title in MEASURES.items() if k != "accuracy"}
     assert titles <= TERMS.keys()
-    assert len({anchor(title) for title in TERMS}) == len(TERMS)
-    assert hint("Jain").endswith("Higher is better.")
-    assert hint("mnist") == ""
+    assert len({anchor(title, TERMS) for title in TERMS}) == len(TERMS)
+    assert hint("Jain", TERMS).endswith("Higher is better.")
+    assert hint("mnist", TERMS) == ""
 
 
 def test_formulas_are_set_low_and_escaped() -> None:
@@ -432,7 +433,7 @@ def test_the_page_leads_everywhere_and_nowhere_else(which: str, request: pytest.
     assert all(re.search(r'scope="(col|row)"', head) for head in re.findall(r"<th\b[^>]*>", html))
     assert html.count('<svg role="img" aria-labelledby=') + html.count('class="panel"') == page.tags.count("svg")
     for title, shown in re.findall(r'data-hint="([^"]+)">(.*?)</a>', html):
-        assert unescape(title) == hint(unescape(shown)) != ""
+        assert unescape(title) == hint(unescape(shown), TERMS) != ""
 
 
 @pytest.mark.usefixtures("undrawn")

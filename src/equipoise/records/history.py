@@ -274,10 +274,10 @@ class History:
     @property
     def small_clients(self) -> int:
         """How many honest clients have tests of which no number is shown: of a small group, or their own at real sites."""
-        return int(self.honest_only(self._tested_on_few).sum()) if self._client_table[1].size else 0
+        return int(self.honest_only(self.tested_on_few).sum()) if self._client_table[1].size else 0
 
     @cached_property
-    def _tested_on_few(self) -> NDArray[np.bool_]:
+    def tested_on_few(self) -> NDArray[np.bool_]:
         """Which clients have tests of fewer people than `least_group`, their group's, or their own at real sites; [N]."""
         if (n := self.client_sizes) is not None:
             return np.asarray((n > 0) & ~enough(n, self.least_group) & self.at_sites)
@@ -463,7 +463,7 @@ class History:
         records = [record for record in self.records if "clients" in record]
         cells = [[number(a) for a in by_client(record["clients"], self.main)] for record in records]
         table = np.array(cells).reshape(len(cells), -1 if cells else 0)
-        table[:, self._tested_on_few[: table.shape[1]]] = math.nan
+        table[:, self.tested_on_few[: table.shape[1]]] = math.nan
         return [record["round"] for record in records], table
 
     def over_clients(self, last: int = 5) -> Table:

@@ -140,9 +140,8 @@ def _panels(comparison: content.Document) -> Iterator[Panel]:
     if len(rows[0]["groups"]) > 1:
         worst = {group for row in rows if not row["failed"] for group in row["worst_groups"]}
         name = f", {next(iter(worst))}," if len(worst) == 1 else ""
-        yield panel(
-            "worst", rows, groups["worst"], "Worst group", f"the worst group{name}", "".join(worst if name else ())
-        )
+        note = "".join(worst if name else ())
+        yield panel("worst", rows, groups["worst"], "Worst group", f"the worst group{name}", note)
         yield panel("spread", rows, groups["std"], "Spread over groups", "the spread over groups", "standard deviation")
     elif over:
         worst_clients = "worst client" if over["tenth"] == 1 else f"worst {over['tenth']} clients"
@@ -213,9 +212,7 @@ def headline(comparison: content.Document, shown: Sequence[Panel] | None = None)
     if first not in learned:
         return f"{seed}{first} failed, and {_best_of_all(comparison)}."
     every = [(panel, effect) for panel in shown for effect in panel.effects if effect.better is not None]
-    changes = {
-        method: [change for change in every if change[1].method == method] for method in learned if method != first
-    }
+    changes = {label: [change for change in every if change[1].method == label] for label in learned if label != first}
     return seed + _compared(first, changes, len(comparison["seeds"]), WORDS - len(seed.split()))
 
 
@@ -429,10 +426,8 @@ def table(shown: Sequence[Panel]) -> Grid:
         ends = panel.tested(effect) or panel.interval(effect)
         return Cell(panel.number(effect), ends=ends, best=bool(effect.better), worse=effect.better is False)
 
-    rows = tuple(
-        (method, tuple(cell(panel, by.get(method)) for panel, by in zip(shown, by_panel, strict=True)))
-        for method in sorted(places, key=places.__getitem__)
-    )
+    methods = sorted(places, key=places.__getitem__)
+    rows = tuple((method, tuple(map(cell, shown, [by.get(method) for by in by_panel]))) for method in methods)
     return Grid(tuple(panel.title for panel in shown), rows)
 
 
@@ -455,11 +450,9 @@ def title_of_table(sheet: Sheet, compared: Comparison) -> str:
 def _worst_group(compared: Comparison) -> str:
     """Which group is served worst, by every method or by which."""
     methods = [method for method in compared["methods"] if not method["bound"] and not method["failed"]]
-    worst = {
-        method["method"]: next(iter(method["worst_groups"]), None) for method in methods if len(method["groups"]) > 1
-    }
+    worst = [next(iter(method["worst_groups"]), None) for method in methods if len(method["groups"]) > 1]
     groups = list(dict.fromkeys(group for method in methods for group in method["worst_groups"]))
-    if not groups or len(compared["methods"][0]["groups"]) < 2 or None in worst.values() or len(groups) > NAMED:
+    if not groups or len(compared["methods"][0]["groups"]) < 2 or None in worst or len(groups) > NAMED:
         return ""
     if len(groups) > 1:
         return f"{' or '.join(groups)} is served worst, depending on method and seed"

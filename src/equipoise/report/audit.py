@@ -301,7 +301,7 @@ class Audit:
         (method,) = parity["methods"]
         skipped = ["differences", "plus-minus", "gaps", "worst-value", "calibration", "without-rate"]  # in the table
         skipped += ["inside"] * (self.data.sites is None)
-        yield from without(sentences.parity_legend(self.compared.document, treated), *skipped)
+        yield from without(sentences.of_gaps(self.compared.document, treated)[1:], *skipped)
         rated = {} if parity["positive"] is None else method["groups"]
         if small := [name for name, group in rated.items() if content.rate_of(group, "tpr")["mean"] is None]:
             yield f"Left out of equal opportunity, with {few} people of class {parity['positive']}: {some(small, 10)}."

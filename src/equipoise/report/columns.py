@@ -8,7 +8,7 @@ from typing import Final
 
 from equipoise.metrics import definitions
 from equipoise.metrics.definitions import Statistic
-from equipoise.metrics.measures import CLASSIFICATION, Measure
+from equipoise.metrics.measures import Measure
 
 
 def over_groups(measure: Measure) -> tuple[Statistic, ...]:
@@ -60,9 +60,6 @@ def terms_of(measures: Sequence[Measure]) -> dict[str, Statistic]:
     }
 
 
-TERMS: Final = terms_of(CLASSIFICATION)
-
-
 def notation(measure: Measure, when: str) -> str:
     """What the letters of formulas are, with a main measure; ``when`` are the rounds that tables are of."""
     text = (
@@ -74,7 +71,7 @@ def notation(measure: Measure, when: str) -> str:
     return f"{text} Tables print percent. cₖ is the {measure.noun} that client k reaches alone, θₖ that of the model it owns in the end."
 
 
-def anchor(title: str, terms: Mapping[str, Statistic] = TERMS) -> str:
+def anchor(title: str, terms: Mapping[str, Statistic]) -> str:
     """The id of the explanation of a title on a page."""
     return f"term-{list(terms).index(title)}-{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}"
 
@@ -84,7 +81,7 @@ def typeset(formula: str) -> str:
     return re.sub(r"_(\w)|([ₖᵢⱼ₀])", lambda low: f"<sub>{low[1] or _LOW[low[2]]}</sub>", escape(formula))
 
 
-def hint(title: str, terms: Mapping[str, Statistic] = TERMS) -> str:
+def hint(title: str, terms: Mapping[str, Statistic]) -> str:
     """The tooltip of a title: formula and direction in a line, or nothing for a title without a term."""
     term = terms.get(title)
     return "" if term is None else f"{term.formula}.{f' {term.better.capitalize()} is better.' if term.better else ''}"

@@ -163,14 +163,7 @@ class Measured(Bounded):
     pooled: dict[str, Any]
 
 
-class Target(TypedDict, total=False):
-    """The task and the unit of its target, where that is no classification."""
-
-    task: str
-    unit: str
-
-
-class OfMeasure(Target, Table):
+class OfMeasure(Table):
     """The numbers of one measure.
 
     Attributes
@@ -186,6 +179,8 @@ class OfMeasure(Target, Table):
     methods : see `Measured`.
     """
 
+    task: NotRequired[str]
+    unit: NotRequired[str]
     measure: str
     title: str
     rounds: int
@@ -392,9 +387,9 @@ def by_attribute(comparison: Document) -> list[Treated]:
     """How people with each value of every sensitive attribute are treated, and of several attributes by all together."""
     people = comparison.get("people", {})
     names = [*people]
+    joined = [k > 1 and name == " and ".join(names[:k]) for k, name in enumerate(names)]
     return [
-        Treated(people[name], name, k, k > 2 and name == " and ".join(names[: k - 1]))
-        for k, name in enumerate(names, start=1)
+        Treated(people[name], name, k, all_of) for k, (name, all_of) in enumerate(zip(names, joined, strict=True), 1)
     ]
 
 

@@ -130,6 +130,18 @@ class Cell(NamedTuple):
         return f"{self.mean} ±{self.half}" if self.half else f"{self.mean} {self.ends}" if self.ends else self.mean
 
 
+def cell_of(test: Difference | None, digits: int) -> Cell:
+    """A difference, and beside it its interval, its p-value, and that by Holm if there are several; a dash without an interval."""
+    if test is None or (mean := test["difference"]) is None:
+        return Cell(UNDEFINED)
+    shown = number(mean, digits, sign=True)
+    if test["low"] is None or test["high"] is None:
+        return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
+    p = "" if test["p"] is None else f", p {p_value(test['p'])}"
+    by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
+    return Cell(shown, ends=f"{ends_of_test(test, digits)}{p}{by_holm}")
+
+
 class Grid(NamedTuple):
     """Titles of the columns, and name and cells of every row."""
 

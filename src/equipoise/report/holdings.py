@@ -23,6 +23,7 @@ ROWS: Final = 30  # clients with names of their own; of more, cells are drawn in
 CLASSES: Final = 20  # of more, cells
 Holdings = Content
 Holders = Sequence[Content]  # clients, or test sets
+Colours = Mapping[str, str]  # by group
 
 
 def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
@@ -58,9 +59,8 @@ def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
         ticks += names if named else [((top + end) / 2, plural(len(block), noun))]
         # over the names, where the one panel is that of the samples
         x, side = (0, "left") if n_classes else (-0.02, "right")
-        left.text(
-            x, top - 0.1, f"{noun}s", size=7, color=INK, ha=side, va="bottom", transform=left.get_yaxis_transform()
-        )
+        place = left.get_yaxis_transform()
+        left.text(x, top - 0.1, f"{noun}s", size=7, color=INK, ha=side, va="bottom", transform=place)
         top = end + 1
     right.text(0, -0.1, "samples", size=7, color=INK, va="bottom", transform=right.get_yaxis_transform())
     left.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
@@ -88,13 +88,7 @@ def _name_classes(axes: Axes, classes: Sequence[str]) -> None:
 
 
 def _draw_classes(
-    axes: Axes,
-    block: Holders,
-    n_classes: int,
-    at: Vector,
-    colours: Mapping[str, str],
-    ends: tuple[float, float],
-    least: int,
+    axes: Axes, block: Holders, n_classes: int, at: Vector, colours: Colours, ends: tuple[float, float], least: int
 ) -> None:
     """Samples by class at heights `at`: circles, or cells between both ends where there are many."""
     from matplotlib.colors import to_rgba
@@ -118,13 +112,7 @@ def _draw_classes(
 
 
 def _draw_sizes(
-    axes: Axes,
-    block: Holders,
-    at: Vector,
-    colours: Mapping[str, str],
-    height: float,
-    labelled: Collection[str],
-    least: int,
+    axes: Axes, block: Holders, at: Vector, colours: Colours, height: float, labelled: Collection[str], least: int
 ) -> None:
     """Bars of the samples in all at heights `at`, by the names of groups, with their numbers where there are few."""
     named = len(block) <= ROWS
@@ -193,9 +181,8 @@ def sentence(holdings: Holdings, classes: bool = True, least: int = 1) -> str:
         numbers = [sum(n > 0 for n in row) for row in counts]
         classes_held = f", of {span(min(numbers), max(numbers))} of {len(counts[0])} classes"
     away = sum(client["counts"] is None for client in clients)
-    return f"{text}{classes_held}." + f" The classes of {plural(away, 'client')} are not known here." * (
-        classes and away > 0
-    )
+    unknown = f" The classes of {plural(away, 'client')} are not known here." * (classes and away > 0)
+    return f"{text}{classes_held}.{unknown}"
 
 
 def marks(holdings: Holdings, least: int = 1) -> str:

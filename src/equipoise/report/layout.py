@@ -16,24 +16,10 @@ from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds, or_none
 from equipoise.privacy.suppression import enough
 from equipoise.records.history import ATTENDANCE
-from equipoise.report import document as content, rates, sentences
+from equipoise.report import document as content, formatting, rates, sentences
 from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
-from equipoise.report.document import columns_of, gaps_of, interval_of, measure_of, tables
-from equipoise.report.formatting import (
-    FAILED,
-    PERCENT,
-    UNDEFINED,
-    Cell,
-    Grid,
-    brief,
-    corrected,
-    difference,
-    ends_of_test,
-    number,
-    p_value,
-    same_in_every_seed,
-    size,
-)
+from equipoise.report.document import Numbers, columns_of, gaps_of, interval_of, measure_of, tables
+from equipoise.report.formatting import FAILED, PERCENT, UNDEFINED, Cell, Grid, cell_of, corrected, difference, number
 from equipoise.report.sites import at_sites
 from equipoise.report.statistics import COUNTED, Comparison, Run, over_seeds
 
@@ -99,16 +85,12 @@ def sheets(comparison: content.Document) -> list[Sheet]:
 def _client_sheets(comparison: content.Document) -> Iterator[Sheet]:
     """The main measure over the clients, and what clients get for what they contribute."""
     if spread := comparison["spread"]:
-        columns = spread_of(measure_of(comparison))
-        caption, legend = sentences.spread_caption(comparison, spread), sentences.spread_legend(comparison, spread)
-        grid = lay_out(spread["methods"], columns, leaders=spread["leaders"])
-        yield _compared(Sheet("spread", "Spread over the clients", caption, grid, legend), spread, columns)
+        columns, texts = spread_of(measure_of(comparison)), sentences.of_spread(comparison, spread)
+        yield _compared("spread", "Spread over the clients", texts, spread, columns)
     if rewards := comparison["collaboration"]:
-        columns = collaboration()
-        caption, legend = sentences.collaboration_caption(comparison, rewards), sentences.collaboration_legend(rewards)
-        grid = lay_out(rewards["methods"], columns, leaders=rewards["leaders"])
-        sheet = Sheet("collaboration", "Collaborative fairness", caption, grid, legend, rewards["notes"], narrow=True)
-        yield _compared(sheet, rewards, columns)
+        texts = sentences.of_collaboration(comparison, rewards)
+        sheet = _compared("collaboration", "Collaborative fairness", texts, rewards, collaboration())
+        yield replace(sheet, notes=rewards["notes"], narrow=True)
 
 
 def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
@@ -116,16 +98,12 @@ def _rate_sheets(comparison: content.Document) -> Iterator[Sheet]:
     measure = measure_of(comparison)
     for treated in content.treated(comparison):
         parity = treated.parity
-        by_group, caption = rates.grid(parity, measure), sentences.rates_caption(comparison, treated)
-        texts = [*rates.explained(parity, measure), *sentences.unknown_values(treated)]
+        by_group, (caption, *texts) = rates.grid(parity, measure), sentences.of_rates(comparison, treated)
         head = (treated.attribute or "Group") if len(parity["methods"]) == 1 else f"Method, {treated.noun}"
         sheet = Sheet(treated.rates, treated.rates_heading(measure), caption, by_group, texts, narrow=True, head=head)
         yield replace(sheet, narrow_titles=rates.narrow(by_group.titles))
-        columns = gaps_of(parity, measure)
-        caption, legend = sentences.parity_caption(comparison, treated), sentences.parity_legend(comparison, treated)
-        grid = lay_out(parity["methods"], columns, leaders=parity["leaders"])
-        sheet = Sheet(treated.gaps, treated.gaps_heading, caption, grid, legend, narrow=True)
-        yield _compared(sheet, parity, columns)
+        columns, texts = gaps_of(parity, measure), sentences.of_gaps(comparison, treated)
+        yield replace(_compared(treated.gaps, treated.gaps_heading, texts, parity, columns), narrow=True)
         yield from site_sheets(treated, comparison)
 
 
@@ -196,7 +174,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
         text = f"Mean over the last {other['averaged']} evaluated rounds, as papers have it; the other tables show the model of "
         text += f"{comparison['exported']}{which}."
     texts = [*sentences.worst_named(other["methods"]), *sentences.plus_minus_of(comparison), *_marked(other["methods"])]
-    over, groups = _columns_of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
+    over, groups = _of_one_group([c for c in columns_of(comparison) if c.key != "client_std"], other["methods"])
     columns, measure = over + parity, measure_of(comparison)
     grid = lay_out(other["methods"], columns, groups, digits=measure.digits)
     sheet = _block("other-rounds", heading, grid, text, *texts)
@@ -204,9 +182,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     return replace(sheet, caption=caption, totals=len(columns) if groups else 0)
 
 
-def _columns_of_one_group(
-    columns: list[Statistic], methods: Sequence[content.Row]
-) -> tuple[list[Statistic], list[str]]:
+def _of_one_group(columns: list[Statistic], methods: Sequence[content.Row]) -> tuple[list[Statistic], list[str]]:
     """The statistics over groups and the groups that a table shows: of one group its name for their average, which is the same."""
     groups = _groups(methods)
     if len(groups) == 1 and all(content.mean_of(method, "avg") is not None for method in methods):
@@ -252,19 +228,13 @@ def over_clients(compared: Comparison) -> list[Sheet]:
     over_all = sentences.left_out(compared) + "".join(f" {text}" for text in sentences.plus_minus_of(compared.document))
     measure = compared.measure
     level, distance, evenness = blocks_over_clients(measure)
-    of_level = (
-        f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}."
-        f"{_units(measure)}{'.' * bool(measure.unit)}{over_all}"
+    units = f"{_units(measure)}{'.' * bool(measure.unit)}"
+    of_level = f"Every client is tested with the model it predicts with, on {sentences.tested_on(compared.histories)}.{units}{over_all}"
+    of_evenness = f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, entropy and KL in nats.{over_all}"
+    return _filled(
+        _block("clients-level", "Level and distance over the clients", lay_out(methods, [*level, *distance]), of_level),
+        _block("clients-evenness", "Evenness over the clients", lay_out(methods, evenness), of_evenness),
     )
-    of_evenness = (
-        f"Relative to the mean, so that a method with low {measure.plural} does not appear more even. The angle in degrees, "
-        f"entropy and KL in nats.{over_all}"
-    )
-    tables = (
-        ("clients-level", "Level and distance over the clients", [*level, *distance], of_level),
-        ("clients-evenness", "Evenness over the clients", evenness, of_evenness),
-    )
-    return _filled(*(_block(name, heading, lay_out(methods, shown), text) for name, heading, shown, text in tables))
 
 
 def _filled(*tables: Sheet) -> list[Sheet]:
@@ -284,9 +254,8 @@ def every_client(compared: Comparison) -> Sheet | None:
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
     first = next(iter(runs.values()))[0].history
     least, rows = first.least_group, []
-    sized = [
-        (n, run.history) for seeds in runs.values() for run in seeds if (n := run.history.client_sizes) is not None
-    ]
+    histories = [run.history for run in chain(*runs.values())]
+    sized = [(n, history) for history in histories if (n := history.client_sizes) is not None]
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
         samples = [int(n[m]) for n, _ in sized]
         small = any(n and not enough(n, least) for n in samples)
@@ -411,9 +380,9 @@ def communication(compared: Comparison) -> Sheet | None:
         down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
         per_round = float(np.mean([sum(rounds) / len(rounds) for rounds in sent[label]]))
         times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
-        rows.append((label, tuple(map(Cell, (*map(size, (down, up, per_round, totals[label])), times)))))
+        rows.append((label, tuple(map(Cell, (*map(formatting.size, (down, up, per_round, totals[label])), times)))))
     full = full_model(runs[first][0].records)
-    whole = f" The whole model takes {size(full.value)}." if full.defined else ""
+    whole = f" The whole model takes {formatting.size(full.value)}." if full.defined else ""
     text = (
         f"Mean over clients, rounds and seeds; kB are 1000 bytes.{whole} Counted from the tensors that a client gets and "
         "sends: its part of the model without private coordinates, and the method's messages and reports. What a network adds "
@@ -431,7 +400,7 @@ def time(compared: Comparison) -> Sheet | None:
         if all(runs):
             totals, rounds = [sum(seconds) for seconds in runs], [len(seconds) for seconds in runs]
             means = float(np.mean(totals)), float(np.sum(totals) / np.sum(rounds))
-            rows.append((label, tuple(map(Cell, (f"{np.mean(rounds):.0f}", *map(brief, means))))))
+            rows.append((label, tuple(map(Cell, (f"{np.mean(rounds):.0f}", *map(formatting.brief, means))))))
     text = (
         "Wall time of training and testing, mean over the seeds, on the machine that made the runs. Runs that shared it with others took longer: "
         "compare methods only where they ran alike."
@@ -470,13 +439,14 @@ def every_site(comparison: Comparison) -> Sheet | None:
     rows, several = [], len(comparison.histories) > 1
     for history in comparison.histories:
         for site in at_sites(history.records, history.client_names):
-            seconds = [
-                [x for x in column if x is not None] for column in [*zip(*site.answers, strict=True)][1:] or ((), ())
-            ]
+            columns = [*zip(*site.answers, strict=True)][1:] or ((), ())
+            seconds = [[x for x in column if x is not None] for column in columns]
             times = [number(float(np.median(column))) if column else UNDEFINED for column in seconds]
             left_out = str(len(site.left_out)), shorten((site.left_out or [UNDEFINED])[-1], 60, placeholder=" …")
             name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
-            rows.append((name, tuple(map(Cell, (str(len(site.answers)), *times, *map(size, site.sent), *left_out)))))
+            rows.append(
+                (name, tuple(map(Cell, (str(len(site.answers)), *times, *map(formatting.size, site.sent), *left_out))))
+            )
     text = (
         "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it reports, and from request to answer, as "
         "the server measures; the difference is transfer and waiting. Bytes of all tensors in messages, also for tests. A site is left out of "
@@ -566,14 +536,12 @@ def _cell(values: content.OverSeeds, digits: int) -> Cell:
 def _measure_sheet(table: content.OfMeasure) -> Sheet:
     """Values of every group and the statistics over them."""
     methods, name = table["methods"], table["measure"].replace("_", "-")
-    columns, groups = _columns_of_one_group(columns_of(table), methods)
+    columns, groups = _of_one_group(columns_of(table), methods)
     grid = _with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits))
     notes = [*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]]
-    caption, legend = sentences.caption(table), sentences.legend(table)
-    heading, totals = f"{table['title']} on every group", len(columns) if groups else 0
-    sheet = Sheet(name, heading, caption, grid, legend, notes, totals=totals)
     tests = _paired_tests(name, table["title"], methods, columns_of(table))
-    return replace(_compared(sheet, table, columns), tests=tests)
+    sheet = _compared(name, f"{table['title']} on every group", sentences.of_measure(table), table, columns)
+    return replace(sheet, grid=grid, notes=notes, totals=len(columns) if groups else 0, tests=tests)
 
 
 def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
@@ -589,31 +557,29 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _compared(sheet: Sheet, table: content.Table, columns: Sequence[Statistic]) -> Sheet:
-    """A table with its differences to the first method, and what they are."""
+def _compared(name: str, heading: str, texts: list[str], table: content.Table, columns: Sequence[Statistic]) -> Sheet:
+    """A table with its differences to the first method, and what they are; its caption is the first of some ``texts``."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
     for method in methods:
         shown = ((c, content.test_of(method, c.key)) for c in columns)
-        if texts := [f"{c.title} {text}" for c, test in shown if test and (text := difference(test, c.digits))]:
-            lines.append(f"{_named(method)}: {'; '.join(texts)}.")
+        if parts := [f"{c.title} {text}" for c, test in shown if test and (text := difference(test, c.digits))]:
+            lines.append(f"{_named(method)}: {'; '.join(parts)}.")
     tested = f"with the 95{PERCENT} interval over the test samples of this one seed"
     if any(versus["seeds"] > 1 for method in methods if (versus := cast(content.Versus | None, method["versus"]))):
         holm = " (by Holm: corrected for the number of differences, which the interval is not)"
         tested = f"paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
         tested += holm * any(map(corrected, content.tests_of(methods, columns)))
     about = f"Differences are to {methods[0]['method']}, {tested}."
-    narrow = {column.title: column.narrow for column in columns if column.narrow}
-    tests = _paired_tests(sheet.name, sheet.heading, methods, columns)
-    return replace(sheet, test=[about] if lines else [], differences=lines, narrow_titles=narrow, tests=tests)
+    grid, titles = lay_out(methods, columns, leaders=table["leaders"]), {c.title: c.narrow for c in columns if c.narrow}
+    sheet = Sheet(name, heading, texts[0], grid, texts[1:], test=[about] if lines else [], differences=lines)
+    return replace(sheet, narrow_titles=titles, tests=_paired_tests(name, heading, methods, columns))
 
 
 def _block(name: str, heading: str, grid: Grid, *texts: str, head: str = "Method") -> Sheet:
     return Sheet(name, heading, f"{heading}.", grid, [" ".join(texts)], head=head)
 
 
-def _indices(
-    label: str, seeds: Mapping[int, Run], indices: Sequence[content.Numbers], *, personal: bool = False
-) -> content.Row:
+def _indices(label: str, seeds: Mapping[int, Run], indices: Sequence[Numbers], *, personal: bool = False) -> Numbers:
     """Every index over the seeds; where clients have ``personal`` models, the failure of the global one is none of theirs."""
     failed = any(run.failure for run in seeds.values() if not (personal and run.history.meta.get("personal")))
     row = {"method": label, "failed": failed, "bound": next(iter(seeds.values())).history.sharing}
@@ -626,7 +592,7 @@ def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], colum
     tests = content.tests_of(methods, columns)
     rows, by_holm, paired = [], any(map(corrected, tests)), any(test["p"] is not None for test in tests)
     for method in methods:
-        cells = tuple(_paired_test(content.test_of(method, column.key), column.digits) for column in columns)
+        cells = tuple(cell_of(content.test_of(method, column.key), column.digits) for column in columns)
         if any(cell.ends for cell in cells):
             rows.append((str(method["method"]), cells))
     caption = f"{heading}: differences to {methods[0]['method']}{', paired by seed' * paired}."
@@ -635,15 +601,3 @@ def _paired_tests(name: str, heading: str, methods: Sequence[content.Row], colum
         explanation = f"Mean, 95{PERCENT} interval, p-value of the paired t-test{', and that by Holm' * by_holm}."
     grid = Grid(tuple(column.title for column in columns), tuple(rows))
     return Sheet(f"tests-{name}", heading, caption, grid, [explanation], corrected=by_holm)
-
-
-def _paired_test(test: content.Difference | None, digits: int) -> Cell:
-    """A difference, and beside it its interval, its p-value, and that by Holm if there are several; a dash without an interval."""
-    if test is None or (mean := test["difference"]) is None:
-        return Cell(UNDEFINED)
-    shown = number(mean, digits, sign=True)
-    if test["low"] is None or test["high"] is None:
-        return Cell(shown, ends=f"({same_in_every_seed(mean, digits)})") if test["seeds"] > 1 else Cell(UNDEFINED)
-    p = "" if test["p"] is None else f", p {p_value(test['p'])}"
-    by_holm = f", Holm {p_value(test['holm'] or 0)}" * corrected(test)
-    return Cell(shown, ends=f"{ends_of_test(test, digits)}{p}{by_holm}")

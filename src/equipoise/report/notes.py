@@ -43,7 +43,7 @@ FEW_CLIENTS: Final = 5  # clients: a correlation of fewer is unreliable
 
 def run_notes(runs: Runs) -> Iterator[str]:
     """Warnings about single runs, and differences between runs."""
-    histories = [run for seeds in runs.values() for run in seeds.values()]
+    histories = [run for _, run in _each(runs)]
     rounds = max(map(len, histories))
     yield from leaks(histories)
     yield from repeated(histories)
@@ -53,8 +53,9 @@ def run_notes(runs: Runs) -> Iterator[str]:
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
-    for part in (attacks, never_tested, unmeasured, without_model):
-        yield from part(runs)
+    yield from attacks(runs)
+    for part in (never_tested, unmeasured, without_model):
+        yield from (f"{label}, seed {run.seed}: {text}" for label, run in _each(runs) for text in part(run))
     together = [run for run in histories if run.sharing.federated and len(run.groups) == 1 and not run.spreads]
     if together and (n := max(len(run.client_names) for run in together)) > 1:
         yield (
@@ -122,45 +123,35 @@ def _bound_note(
         yield f"Here {label} is {side} {rival} (AVG {both}), so {consequence}{reason}."
 
 
-def never_tested(runs: Runs) -> Iterator[str]:
+def never_tested(run: History) -> Iterator[str]:
     """Real sites that have no number: with too few test samples, without a score that they send, or away whenever models were tested."""
-    for label, run in _each(runs):
-        columns = run.client_table()[1].T if run.at_sites else ()
-        trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
-        sizes = np.zeros(len(columns)) if run.client_sizes is None else run.client_sizes
-        few = (sizes > 0) & ~enough(sizes, run.least_group)
-        without = grouped(
-            ("few" if few[m] else "trained" if m in trained else "away", run.client_names[m])
-            for m, column in enumerate(columns)
-            if not np.isfinite(column).any()
-        )
-        for reason, names in without.items():
-            have, were, pronoun = ("have", "were", "them") if len(names) > 1 else ("has", "was", "it")
-            ends = {
-                "few": f"{have} too few test samples to show (n < {run.least_group}), so no {run.main.noun} here is that of such a site alone",
-                "trained": f"trained, but sent no score of a test: no {run.main.noun} here is that of such a site",
-                "away": f"{were} never tested, so no number here is about {pronoun}",
-            }
-            yield f"{label}, seed {run.seed}: {some(names)} {ends[reason]}."
+    columns = run.client_table()[1].T if run.at_sites else ()
+    trained = {m for record in run.records if "clients" in record for m in record.get("ids", ())}
+    few = np.zeros(len(columns), dtype=bool) if run.client_sizes is None else run.tested_on_few
+    untested = [m for m, column in enumerate(columns) if not np.isfinite(column).any()]
+    reasons = ["few" if few[m] else "trained" if m in trained else "away" for m in untested]
+    for reason, sites in grouped(zip(reasons, untested, strict=True)).items():
+        have, were, pronoun = ("have", "were", "them") if len(sites) > 1 else ("has", "was", "it")
+        ends = {
+            "few": f"{have} too few test samples to show (n < {run.least_group}), so no {run.main.noun} here is that of such a site alone",
+            "trained": f"trained, but sent no score of a test: no {run.main.noun} here is that of such a site",
+            "away": f"{were} never tested, so no number here is about {pronoun}",
+        }
+        yield f"{some([run.client_names[m] for m in sites])} {ends[reason]}."
 
 
-def unmeasured(runs: Runs) -> Iterator[str]:
+def unmeasured(run: History) -> Iterator[str]:
     """Real sites of which scores do not count, or not all of them."""
-    for label, run in _each(runs):
-        counts = Counter(reason for record in run.records for reason in record.get("unmeasured", {}).items())
-        for (name, why), n in counts.items():
-            yield f"{label}, seed {run.seed}: in {n} of {len(run.records)} rounds {name} was not measured as others were: it {why}."
+    counts = Counter(reason for record in run.records for reason in record.get("unmeasured", {}).items())
+    for (name, reason), n in counts.items():
+        yield f"in {n} of {len(run.records)} rounds {name} was not measured as others were: it {reason}."
 
 
-def without_model(runs: Runs) -> Iterator[str]:
+def without_model(run: History) -> Iterator[str]:
     """Real sites that were away at the end of their run."""
-    for label, run in _each(runs):
-        if names := list(run.meta.get("without_model") or ()):
-            are, pronoun = ("they are", "them") if len(names) > 1 else ("it is", "it")
-            yield (
-                f"{label}, seed {run.seed}: {some(names)} did not get the model at the end of the run. When {are} back, "
-                f"the command that began the run, given again, sends it to {pronoun}."
-            )
+    if names := list(run.meta.get("without_model") or ()):
+        are, pronoun = ("they are", "them") if len(names) > 1 else ("it is", "it")
+        yield f"{some(names)} did not get the model at the end of the run. When {are} back, the command that began the run, given again, sends it to {pronoun}."
 
 
 def size_notes(runs: Runs, last: int) -> Iterator[str]:
@@ -175,9 +166,8 @@ def size_notes(runs: Runs, last: int) -> Iterator[str]:
                 missing = {most - sizes[t] for t in fewer}  # of few it would tell how many an absent site has
                 tells = enough(min(missing), run.least_group)
                 down, top = (f" (down to {most - max(missing)})", f" ({most})") if tells else ("", "")
-                yield (
-                    f"{label}, seed {run.seed}: in {len(fewer)} of {len(shown)} shown rounds {group} was tested on fewer samples{down} than in others{top}."
-                )
+                rounds = f"in {len(fewer)} of {len(shown)} shown rounds"
+                yield f"{label}, seed {run.seed}: {rounds} {group} was tested on fewer samples{down} than in others{top}."
 
 
 def attacks(runs: Runs) -> Iterator[str]:
@@ -188,7 +178,7 @@ def attacks(runs: Runs) -> Iterator[str]:
             clients = some([run.client_names[m] for m in attack["clients"]])
             text = f"with seed {run.seed} these clients attack ({attack['attack']}): {clients}"
             texts.setdefault(text, []).append(label)
-    yield from (f"In runs of {listed(labels)} {what}." for what, labels in texts.items())
+    yield from (f"In runs of {listed(labels)} {text}." for text, labels in texts.items())
     if texts:
         yield "Groups are tested with all their test samples; tables of indices over clients leave out those that attack."
 
@@ -219,9 +209,8 @@ def warnings(label: str, runs: Iterable[History], rounds: int) -> Iterator[str]:
 def short_notes(evaluated: Mapping[str, Iterable[int]], last: int) -> Iterator[str]:
     """A sentence about methods with runs of fewer than ``last`` evaluated rounds, which are given by label."""
     if short := [label for label, rounds in evaluated.items() if any(0 < n < last for n in rounds)]:
-        yield (
-            f"Runs of {listed(short)} have fewer than {last} evaluated rounds: their mean is over all of these, from the first on."
-        )
+        finding = f"Runs of {listed(short)} have fewer than {last} evaluated rounds"
+        yield f"{finding}: their mean is over all of these, from the first on."
 
 
 def mixed_machines(histories: Iterable[History]) -> Iterator[str]:
@@ -250,9 +239,7 @@ def alone(seeds: Mapping[int, Numbers]) -> bool:
 
 def equal_rewards(rewards: Mapping[str, Iterable[Numbers]]) -> list[str]:
     """The methods whose rewards do not differ at all; by label, what summaries say of collaboration. So the next three."""
-    return [
-        label for label, rows in rewards.items() if any(s["max"] is not None and s["max"] == s["min"] for s in rows)
-    ]
+    return [name for name, rows in rewards.items() if any(s["max"] is not None and s["max"] == s["min"] for s in rows)]
 
 
 def alike(rewards: Mapping[str, Iterable[Numbers]]) -> str:
@@ -309,11 +296,6 @@ def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
     by = grouped(((run.meta.get("contribution") or {}).get("used"), label) for label, run in rewarding)
     for used in [used for used in _CONTRIBUTIONS if used in by]:
         yield f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {_CONTRIBUTIONS[used]}."
-    yield from _contributions_differ(rewards)
-
-
-def _contributions_differ(rewards: NumbersOfRuns) -> Iterator[str]:
-    """The seeds with which runs know different contributions."""
     for seed in sorted({seed for seeds in rewards.values() for seed in seeds}):
         contributions = {tuple(seeds[seed]["contribution"]) for seeds in rewards.values() if seed in seeds}
         if len(contributions) > 1:
@@ -352,9 +334,8 @@ def parity_notes(runs: Runs, rates: NumbersOfRuns) -> Iterator[str]:
         which = class_names(map(name, sorted(classes)))
         k = len(set.union(*classes.values()))
         with_seeds = ", so" if k == n else f" with {k} of {n} seeds, so"
-        yield Said(
-            f"{group} has {fewer} of {which}{with_seeds} it has no {rate} there and is left out.", "without-rate"
-        )
+        text = f"{group} has {fewer} of {which}{with_seeds} it has no {rate} there and is left out."
+        yield Said(text, "without-rate")
     if without := [label for label in runs if label not in rates]:
         yield f"{listed(without)} recorded no rates."
 

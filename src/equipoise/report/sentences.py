@@ -13,18 +13,11 @@ from equipoise.report import document as content, notes
 from equipoise.report.document import columns_of, gaps_of, measure_of, tables, without_bounds
 from equipoise.report.formatting import PERCENT, difference, interval, number, p_value, same_in_every_seed, with_unit
 from equipoise.report.provenance import data_digest, mixed
-from equipoise.report.rates import FEW, changes, few_people, missed
+from equipoise.report.rates import FEW, changes, explained, few_people, missed
 from equipoise.report.statistics import Comparison, Run, ranges
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import Said, key_of, noun, plural, span
-
-
-def caption(comparison: content.OfMeasure) -> str:
-    """What the numbers of a comparison are, in one sentence."""
-    return (
-        f"{comparison['title']} of the global model{_on(comparison)}{measure_of(comparison).words}, {when(comparison)}."
-    )
 
 
 def when(comparison: content.OfMeasure) -> str:
@@ -33,10 +26,11 @@ def when(comparison: content.OfMeasure) -> str:
     return f"mean over the last {n} evaluated rounds" if n > 1 else f"after {comparison['shown']}"
 
 
-def legend(comparison: content.OfMeasure) -> list[str]:
-    """What the columns of a table are, a sentence each."""
-    columns = columns_of(comparison)
-    text = [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
+def of_measure(comparison: content.OfMeasure) -> list[str]:
+    """What the numbers of a table are, and its columns, a sentence each."""
+    columns, words = columns_of(comparison), measure_of(comparison).words
+    text = [f"{comparison['title']} of the global model{_on(comparison)}{words}, {when(comparison)}."]
+    text += [f"n: {comparison['counted']}."] * bool(comparison["sizes"] or comparison["small"])
     if comparison["small"]:
         seeds = " with some seed" * (len(comparison["seeds"]) > 1)
         few = "a number about so few is not shown, and is in no AVG, STD or worst (--least-group)"
@@ -114,12 +108,6 @@ def plus_minus_of(comparison: content.OfMeasure) -> list[str]:
     return plus_minus([{**method, "intervals": None} for method in comparison["methods"]])
 
 
-def spread_caption(comparison: content.OfMeasure, spread: content.Spread) -> str:
-    """What the numbers about the spread over clients are, in a sentence."""
-    measure = measure_of(comparison)
-    return f"{measure.title} over {number_of_clients(spread['ranges'])}{_on(spread)}{measure.words}, {when(comparison)}: each with the model that it predicts with."
-
-
 def number_of_clients(ranges: Mapping[str, Sequence[int]], worst: str = "") -> str:
     """Over how many of how many clients numbers are: `22 to 26 of 100 clients`.
 
@@ -142,31 +130,30 @@ def left_out(comparison: Comparison) -> str:
         return ""
     counts, least = ranges(runs), max(run.history.least_group for run in runs)
     parts = [f"{span(*counts['small'])} with fewer than {least} test samples"] * (counts["small"][1] > 0)
-    parts += [f"{span(*counts['untested'])} without a test in some or all of these rounds"] * (
-        counts["untested"][1] > 0
-    )
+    untested = f"{span(*counts['untested'])} without a test in some or all of these rounds"
+    parts += [untested] * (counts["untested"][1] > 0)
     return f" Over {number_of_clients(counts)}: without {notes.listed(parts)}." if parts else ""
 
 
-def spread_legend(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
-    """What the columns about the spread over clients are, a sentence each."""
+def of_spread(comparison: content.OfMeasure, spread: content.Spread) -> list[str]:
+    """What the numbers about the spread over clients are, and their columns, a sentence each."""
     measure = measure_of(comparison)
     lowest = f"{measure.lowest} value"
     if spread["tenth"] > 1:
         lowest = f"{span(*spread['ranges']['tenth'])} {lowest}s"
     text = [
+        f"{measure.title} over {number_of_clients(spread['ranges'])}{_on(spread)}{measure.words}, {when(comparison)}: each with the model that it predicts with.",
         f"mean: over the clients, each counting the same; STD₀: their standard deviation (ddof 0); worst and best 10{PERCENT}: mean of the "
         f"{lowest}, and of as many of the {measure.highest}, as in q-FFL (0.1 K rounded down, at least 1); "
-        f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}."
+        f"{'min' if measure.better == 'higher' else 'max'}: the {measure.lowest}.",
     ]
     if spread["samples"]:
         low, middle, high = spread["samples"]
         median = f" (median {middle:,})" if middle is not None and low != high else ""
         if high is not None:
             ends = f"up to {high:,}" if low is None else span(f"{low:,}", f"{high:,}")
-            text.append(
-                f"A client has {ends} test samples of its own{median}: of few, chance alone makes clients differ."
-            )
+            chance = "of few, chance alone makes clients differ"
+            text.append(f"A client has {ends} test samples of its own{median}: {chance}.")
     if spread["small"]:
         text.append(
             f"{_left_out(spread['ranges']['small'])} left out for having fewer than {spread['least']} test samples: the numbers say "
@@ -182,39 +169,29 @@ def _left_out(ends: Sequence[int]) -> str:
     return f"{'' if low == high else f'{low} to '}{plural(high, 'client')} {'is' if high == 1 else 'are'}"
 
 
-def collaboration_caption(comparison: content.OfMeasure, rewards: content.Rewards) -> str:
-    """What the numbers about contribution and reward are, in a sentence."""
+def of_collaboration(comparison: content.OfMeasure, rewards: content.Rewards) -> list[str]:
+    """What the numbers about contribution and reward are, and their columns, a sentence each."""
     last = "the last round" if comparison["averaged"] > 1 else comparison["exported"]
-    return f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {last}."
-
-
-def collaboration_legend(rewards: content.Rewards) -> list[str]:
-    """What the columns about contribution and reward are, a sentence each."""
     return [
+        f"Collaborative fairness{_on(rewards)}: what every client gets for what it contributes, after {last}.",
         "fairness: 100 times the Pearson correlation over clients between the accuracy each reaches alone and that of "
         "the model it gets; Spearman: 100 times that of their ranks.",
         "max, mean, min: accuracy of the clients' own models in percent; gain: mean difference to training alone, in "
         "points; worse off: clients for which it is negative.",
-        "BCF: percentage of clients that are better off than alone, and whose reward is at most halfway from their "
-        "contribution to the best reward; yes: all.",
+        "BCF: percentage of clients that are better off than alone, and whose reward is at most halfway from their contribution to the best reward; yes: all.",
         "down, up: bytes per client and round in percent of the whole model.",
         *plus_minus(rewards["methods"]),
     ]
 
 
-def parity_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
-    """What the numbers about the treatment of groups are, in a sentence."""
-    people = f"people who differ in {treated.attribute}" if treated.attribute else "the groups"
-    return f"{treated.gaps_heading}{_on(treated.parity)}: how differently the global model treats {people}, {_rounds(comparison)}."
-
-
-def rates_caption(comparison: content.OfMeasure, treated: content.Treated) -> str:
-    """What the rates by group are, in a sentence."""
-    people = "of each group"
+def of_rates(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
+    """What the rates by group are, and their columns, a sentence each."""
+    measure, people = measure_of(comparison), "of each group"
     if treated.attribute:
         people = f"with each value of {treated.attribute}, all test sets together (a sample in several of them counts in each)"
-    heading, subject = treated.rates_heading(measure_of(comparison)), f"how the global model treats the people {people}"
-    return f"{heading}{_on(treated.parity)}: {subject}, {_rounds(comparison)}."
+    heading, subject = treated.rates_heading(measure), f"how the global model treats the people {people}"
+    text = f"{heading}{_on(treated.parity)}: {subject}, {_rounds(comparison)}."
+    return [text, *explained(treated.parity, measure), *unknown_values(treated)]
 
 
 def unknown_values(treated: content.Treated) -> list[str]:
@@ -230,15 +207,17 @@ def _rounds(comparison: content.OfMeasure) -> str:
     return "over the last rounds" if comparison["averaged"] > 1 else f"after {comparison['exported']}"
 
 
-def parity_legend(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
-    """What the columns about the treatment of groups are, and what to know about them, a sentence each."""
+def of_gaps(comparison: content.OfMeasure, treated: content.Treated) -> list[str]:
+    """What the numbers about the treatment of groups are, their columns, and what to know about them, a sentence each."""
     measure, parity = measure_of(comparison), treated.parity
     numbers, seeds = measure != ACCURACY, ", in each seed" * (len(parity["seeds"]) > 1)
     columns = gaps_of(parity, measure)
     text = "; ".join(f"{c.title}, {c.difference.format(seeds=seeds)}" for c in columns if c.difference)
     values = worst_named(parity["methods"], name=f"The worst value of {treated.attribute}") if treated.attribute else []
     text = f"Differences{measure.words if numbers else ' in points'} between the groups with the highest and the lowest value, lower is fairer: {text}."
+    people = f"people who differ in {treated.attribute}" if treated.attribute else "the groups"
     return [
+        f"{treated.gaps_heading}{_on(parity)}: how differently the global model treats {people}, {_rounds(comparison)}.",
         Said(text, "differences"),
         *(column.explanation for column in columns if column.explanation),
         *(Said(text, "worst-value") for text in values),
@@ -653,7 +632,7 @@ def _leaders_by_other_measures(comparison: content.Document) -> Iterator[tuple[s
 
 def _by_other_measures(comparison: content.Document) -> Iterator[str]:
     """The measures by which another method is shown to serve the worst group best."""
-    measures = grouped((leader["leading"], what) for what, leader, _ in _leaders_by_other_measures(comparison))
+    measures = grouped((leader["leading"], name) for name, leader, _ in _leaders_by_other_measures(comparison))
     for method, words in measures.items():
         yield f"By {' and '.join(words)}, {method} serves the worst group best."
 
@@ -705,7 +684,10 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             "The data are the small sets that come with Equipoise, made to compare methods in minutes: the "
             f"{measure.plural} and the order of methods may differ on another task."
         )
-    yield from _unequal_lengths([history for history in histories if history.sharing.federated])
+    federated = [history for history in histories if history.sharing.federated]
+    lengths = sorted({len(run) for run in federated})
+    if len(lengths) > 1 and len({run.label for run in federated}) > 1:
+        yield f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from the rounds."
     if rising := [label for label, seeds in comparison.runs.items() if _improves(list(seeds.values()), measure)]:
         yield (
             f"Still {'rising' if measure.better == 'higher' else 'falling'} in the end, by more than "
@@ -718,13 +700,6 @@ def _limits(comparison: Comparison) -> Iterator[str]:
             yield f"With seed {seed} not all runs had the same data: their SHA-256 differ. Compare them with care."
     if mixed(histories):
         yield "Not all runs were made with the same source and versions, see Environment."
-
-
-def _unequal_lengths(runs: Sequence[History]) -> Iterator[str]:
-    """That methods trained for different numbers of rounds."""
-    lengths = sorted({len(run) for run in runs})
-    if len(lengths) > 1 and len({run.label for run in runs}) > 1:
-        yield f"Not all runs trained for as many rounds ({lengths[0]} to {lengths[-1]}): a difference between methods may come from the rounds."
 
 
 def _few_seeds(comparison: Comparison) -> Iterator[str]:

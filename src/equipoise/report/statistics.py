@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -20,7 +20,6 @@ from equipoise.metrics.groups import OF_CLASS
 from equipoise.metrics.intervals import Draws, Outcome, difference, interval, resampled
 from equipoise.metrics.measures import ACCURACY, Measure, measures_of, named
 from equipoise.metrics.statistics import holm, paired, seeds_needed, summary_over_seeds
-from equipoise.privacy.suppression import enough
 from equipoise.records import results
 from equipoise.records.meta import Content, Sharing
 from equipoise.records.summary import statistics
@@ -71,11 +70,6 @@ class Run:
         """The rounds of which the last are averaged, and the main measure of the groups in them, shape [R, D]."""
         shown = _shown(self.history, last)
         return self.groups[self.history.main.name] if shown is self.shown else shown.group_table()
-
-    @cached_property
-    def statistics(self) -> Mapping[str, Numbers]:
-        """`History.statistics` of the main measure."""
-        return statistics(self.shown, self.summary)
 
     @property
     def people(self) -> Mapping[str, results.People]:
@@ -136,14 +130,9 @@ class Comparison(Mapping[str, Any]):
         recorded = set(chain.from_iterable(history.measures for history in histories))
         measures = [measure for measure in (main, *others) if measure.name in recorded]
         every = tuple(dict.fromkeys((main, *measures)))
-        runs = {
-            label: {seed: _run(history, last, every) for seed, history in seeds.items()}
-            for label, seeds in grouped.items()
-        }
+        runs = {label: {s: _run(run, last, every) for s, run in seeds.items()} for label, seeds in grouped.items()}
         by_measure = {measure.name: _measured(runs, last, measure) for measure in every}
-        in_force = {
-            label: [run.history.meta.get("in_force", "") for run in seeds.values()] for label, seeds in runs.items()
-        }
+        in_force = {label: [run.meta.get("in_force", "") for run in seeds.values()] for label, seeds in grouped.items()}
         stated = {label: " or ".join(dict.fromkeys(texts)) for label, texts in in_force.items() if all(texts)}
         more = {"in_force": stated, "people": _people(runs)}
         document: content.Document = {
@@ -176,8 +165,7 @@ class Comparison(Mapping[str, Any]):
         for method in self["methods"]:
             numbers: Content = {c.title: content.number_of(method, c.key) for c in content.columns_of(self.document)}
             numbers |= method["groups"]
-            keys = [(title, key) for title in numbers for key in ("mean", "std", "ci95")]
-            rows[method["method"]] = {(title, key): numbers[title][key] for title, key in keys}
+            rows[method["method"]] = {(title, key): x for title, cell in numbers.items() for key, x in cell.items()}
         return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("method")
 
     @property
@@ -254,8 +242,7 @@ def by_label(histories: Sequence[History]) -> dict[str, dict[int, History]]:
     scenarios = sorted({history.scenario for history in histories})
     if len(scenarios) > 1:
         raise ValueError(
-            f"only runs of one scenario can be compared: found {', '.join(name or '(no name)' for name in scenarios)}. "
-            "Compare them scenario by scenario."
+            f"only runs of one scenario can be compared: found {', '.join(name or '(no name)' for name in scenarios)}. Compare them scenario by scenario."
         )
     if len({(history.meta.get("task"), history.main) for history in histories}) > 1:
         raise ValueError(
@@ -286,8 +273,8 @@ def summary_of(history: History, last: int, measure: str) -> Numbers:
 
 def over_seeds(values: Sequence[float | None]) -> content.OverSeeds:
     """Mean, standard deviation (ddof 1) and half of the 95 % interval of one number per seed; None where not defined."""
-    summary = summary_over_seeds([math.nan if value is None else value for value in values])
-    return {"mean": _json(summary.mean), "std": _json(summary.std), "ci95": _json(summary.ci95)}
+    mean, std, half, _ = summary_over_seeds([math.nan if value is None else value for value in values])
+    return {"mean": _json(mean), "std": _json(std), "ci95": _json(half)}
 
 
 def _shown(history: History, last: int) -> History:
@@ -319,10 +306,8 @@ def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ..
         right = None
         if all(CORRECT in score and (score.get("n"), score.get("visits")) == (n, visits) for score in group_scores):
             bits = (np.frombuffer(bytes.fromhex(score[CORRECT]), np.uint8) for score in group_scores)
-            rows = [np.unpackbits(packed, count=n) for packed in bits]
-            right = np.mean(rows, axis=0)
-        if right is not None and visits:
-            right = np.add.reduceat(right, np.cumsum([0, *visits[:-1]]))
+            right = np.mean([np.unpackbits(packed, count=n) for packed in bits], axis=0)
+            right = np.add.reduceat(right, np.cumsum([0, *visits[:-1]])) if visits else right
         outcomes.append(Outcome(accuracy, latest.get("persons", n), right, np.array(visits, float) if visits else None))
     return tuple(outcomes) or None
 
@@ -331,17 +316,15 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     name, every = measure.name, _every(runs)
     histories = [run.history for run in every]
     summaries = {label: {seed: run.summaries[name] for seed, run in seeds.items()} for label, seeds in runs.items()}
-    bounds = _bounds(runs, runs)
-    draws = _draws({label: seeds for label, seeds in runs.items() if not bounds[label]}) if measure.main else {}
+    draws = _draws({label: seeds for label, seeds in runs.items() if not _bound(seeds)}) if measure.main else {}
     groups = list(dict.fromkeys(chain.from_iterable(history.groups for history in histories)))
 
-    def more(label: str) -> Content:
+    def more(label: str, of_seeds: Sequence[Numbers]) -> Content:
         """What only the tables of measures have of a method."""
-        of_seeds = [*summaries[label].values()]
         together = [(run.history, run.groups[name][1]) for run in runs[label].values()]
         return {
-            "groups": _by_key("groups", of_seeds, groups),
-            "clients": _by_key("clients", of_seeds),
+            "groups": _by_key([summary["groups"] for summary in of_seeds], groups),
+            "clients": _by_key([summary["clients"] for summary in of_seeds]),
             "failed": {str(seed): run.failure for seed, run in runs[label].items() if run.failure},
             "intervals": _intervals(draws[label]) if label in draws else None,
             "worst_groups": _worst_groups(summary["worst_group"] for summary in of_seeds),
@@ -374,16 +357,13 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
     return cast(content.OfMeasure, measured)
 
 
-def _by_key(part: str, summaries: Iterable[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
-    """The numbers of a part of summaries over the seeds, by their key; of some keys, or of all that there are."""
-    parts = [summary[part] for summary in summaries]
+def _by_key(parts: Sequence[Numbers], keys: Iterable[str] = ()) -> dict[str, content.OverSeeds]:
+    """Numbers over the seeds, by their key; of some keys, or of all that there are."""
     keys = keys or dict.fromkeys(chain.from_iterable(parts))
     return {key: over_seeds([numbers.get(key) for numbers in parts]) for key in keys}
 
 
-def _notes(
-    runs: Runs, methods: Sequence[content.Measured], measure: Measure, last: int, averaged: int
-) -> Iterator[str]:
+def _notes(runs: Runs, methods: list[content.Measured], measure: Measure, last: int, averaged: int) -> Iterator[str]:
     """What makes runs hard to compare, or numbers unknown."""
     rounds = {label: [len(run.groups[measure.name][0]) for run in seeds.values()] for label, seeds in runs.items()}
     if measure.main:
@@ -412,24 +392,18 @@ def _histories(runs: Runs) -> dict[str, dict[int, History]]:
 
 def _recorded(runs: Runs, numbers: Callable[[Run], Numbers | None]) -> dict[str, dict[int, Numbers]]:
     """Numbers of the runs that have them, by label and seed; without methods that have none."""
-    every = {label: {seed: numbers(run) for seed, run in seeds.items()} for label, seeds in runs.items()}
-    recorded = {label: {seed: n for seed, n in seeds.items() if n} for label, seeds in every.items()}
+    recorded = {label: {s: n for s, run in seeds.items() if (n := numbers(run))} for label, seeds in runs.items()}
     return {label: seeds for label, seeds in recorded.items() if seeds}
 
 
-def _bounds(runs: Runs, labels: Iterable[str]) -> dict[str, Sharing]:
-    """Which bound each of some methods is, empty of a method proper."""
-    return {label: next(iter(runs[label].values())).history.sharing for label in labels}
+def _bound(seeds: Mapping[int, Run]) -> Sharing:
+    """Which bound a method is, empty of a method proper."""
+    return next(iter(seeds.values())).history.sharing
 
 
 def _failed(seeds: Mapping[int, Run]) -> bool:
     """Whether a method failed with any seed."""
     return any(run.failure for run in seeds.values())
-
-
-def _racing(bounds: Mapping[str, Sharing]) -> list[str]:
-    """The methods that are compared with each other: those that are no bounds, or the first of nothing but bounds."""
-    return [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
 
 
 def _worst_groups(of_runs: Iterable[str | None]) -> dict[str, int]:
@@ -492,19 +466,19 @@ def _intervals(draws: Draws) -> Content:
 
 
 def _of_draws(statistics: Iterable[Statistic], draws: Draws) -> dict[str, list[float] | None]:
-    return {each.key: interval(draws, each).percent for each in statistics if each.draws}
+    return {statistic.key: interval(draws, statistic).percent for statistic in statistics if statistic.draws}
 
 
 def _table(
     runs: Runs,
     statistics: Sequence[Statistic],
     by_method: NumbersOfRuns,
-    more: Callable[[str], Content],
+    more: Callable[[str, Sequence[Numbers]], Content],
     *,
     ranked: Collection[str] | None = None,
     unranked: Collection[str] = (),
     tested: Sequence[str] = (),
-    defined: Callable[[Statistic], NumbersOfRuns] | None = None,
+    partly: bool = False,
     draws: Mapping[str, Draws] | None = None,
 ) -> Content:
     """What all tables of methods share: the scenario, all seeds, the leading method of every column, and a row for every method.
@@ -520,17 +494,18 @@ def _table(
     runs : all runs.
     statistics : what to compare, a column each.
     by_method : by method and seed, these numbers, of the runs that have them.
-    more : what else the row of a method has.
+    more : what else the row of a method has, by its label and its numbers of every seed.
     ranked, unranked : the methods that can be the leading one of a column, by default those that did not fail, and those of them that cannot be of
         one about rewards.
     tested : the methods that are compared, if none can be a bound; by default those that are none. All others are compared with the first.
-    defined : by column the numbers that it is of, if not all.
+    partly : whether a column is of those seeds of a method only that have its number, where any has.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     """
-    bounds = _bounds(runs, by_method)
-    first, *others = tested or _racing(bounds)
+    bounds = {label: _bound(runs[label]) for label in by_method}
+    racing = [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
+    first, *others = tested or racing
     ranked = [label for label in by_method if not _failed(runs[label])] if ranked is None else ranked
-    columns = [(column, defined(column) if defined else by_method) for column in statistics]
+    columns = [(column, _defined(by_method, column.key) if partly else by_method) for column in statistics]
     of_first = columns[0][1]
     versus: dict[str, Content] = {
         label: {"method": first, "seeds": sum(seed in of_first[first] for seed in of_first[label])} for label in others
@@ -556,7 +531,7 @@ def _table(
             **{c.key: over_seeds([numbers[c.key] for numbers in rows[label].values()]) for c, rows in columns},
             "versus": versus.get(label),
             **({} if tested else {"bound": bounds[label]}),
-            **more(label),
+            **more(label, [*seeds.values()]),
         }
         for label, seeds in by_method.items()
     ]
@@ -564,17 +539,18 @@ def _table(
     return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders, "methods": methods}
 
 
+def _defined(by_method: NumbersOfRuns, key: str) -> NumbersOfRuns:
+    """By method the seeds that have a number; all of a method of which none has it."""
+    every = by_method.items()
+    return {label: {s: x for s, x in seeds.items() if x[key] is not None} or seeds for label, seeds in every}
+
+
 def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> content.Leader:
     """What the leading method of a column is ahead of, by the tests of the column."""
     against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
     tied = [label for label, test in against.items() if not test["apart"]]
-    shown = {label: {key: test[key] for key in AGAINST} | _more(test) for label, test in against.items()}
-    return {
-        "leading": ahead,
-        "best": None if tied else ahead,
-        "tied": tied,
-        "versus": cast(dict[str, content.Difference], shown),
-    }
+    versus: Any = {label: {key: test[key] for key in AGAINST} | _more(test) for label, test in against.items()}
+    return {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": versus}
 
 
 def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
@@ -630,7 +606,7 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
     if (first := next(iter(rewards))) in alone:  # its fairness is 100 by construction: no test against it
         compared[first] = {seed: {**summary, "fairness": None} for seed, summary in rewards[first].items()}
 
-    def more(label: str) -> Content:
+    def more(label: str, _: Sequence[Numbers]) -> Content:
         """What only this table has of a method."""
         summaries = rewards[label].values()
         return {
@@ -650,7 +626,7 @@ def _rewards(run: Run) -> Numbers:
     numbers = run.summary["collaboration"]
     return {
         **numbers,
-        **run.statistics["collaboration"],
+        **statistics(run.shown, run.summary)["collaboration"],
         "contribution": run.history.honest_only(run.contribution).tolist(),
         "satisfied": numbers["bcf"]["satisfied"] and numbers["fairness"] is not None,
     }
@@ -658,7 +634,7 @@ def _rewards(run: Run) -> Numbers:
 
 def _spread(runs: Runs, last: int) -> content.Spread | None:
     """The spread over clients that are tested on samples of their own, or with models of their own, of the runs that have it."""
-    by_method = _recorded(runs, lambda run: run.statistics["clients"])
+    by_method = _recorded(runs, lambda run: run.summary["clients"])
     of_methods = {label: [runs[label][seed] for seed in seeds] for label, seeds in by_method.items()}
     shown = [*chain.from_iterable(of_methods.values())]
     # not where the table of collaboration has the clients, and not of few who share a test set
@@ -668,7 +644,7 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
     personal = {label for label in by_method if any(run.history.meta.get("personal") for run in runs[label].values())}
     failed = {label: _failed(runs[label]) and label not in personal for label in by_method}
 
-    def more(label: str) -> Content:
+    def more(label: str, _: Sequence[Numbers]) -> Content:
         """What only this table has of a method."""
         of_one = draws.get(label)
         return {"intervals": of_one and _of_draws(definitions.INDICES, of_one), "failed": failed[label]}
@@ -689,18 +665,11 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
 def _test_samples(runs: Iterable[Run]) -> list[int | None] | None:
     """Lowest, median and highest number of test samples of the clients that are counted, null if not shown; None where they have none of their own."""
     tested = [(n, run.history) for run in runs if (n := run.history.client_sizes) is not None]
-    sizes = [n[enough(n, _least(history))] for n, history in tested]
-    untold = {
-        k for n, run in tested for k, count in zip(n.tolist(), run.shown_client_sizes, strict=False) if count is None
-    }
-    every = np.concatenate(sizes) if sizes else np.empty(0, np.int64)
-    ends = [int(every.min()), int(np.median(every)), int(every.max())] if every.size else None
-    return None if ends is None else [None if n in untold else n for n in ends]
-
-
-def _least(history: History) -> int:
-    """How many people a client must be tested on to be counted."""
-    return history.least_group if history.at_sites else 1
+    sizes = [k for n, run in tested for k in n[(n > 0) & ~run.tested_on_few].tolist()]
+    told = ((k, shown) for n, run in tested for k, shown in zip(n.tolist(), run.shown_client_sizes, strict=False))
+    untold = {k for k, shown in told if shown is None}
+    ends = [min(sizes), int(np.median(sizes)), max(sizes)] if sizes else []
+    return [None if n in untold else n for n in ends] or None
 
 
 def _clients_matter(run: Run) -> bool:
@@ -732,8 +701,8 @@ def _draws_of_clients(runs: Mapping[str, Sequence[Run]], last: int) -> dict[str,
         n, values = run.history.client_sizes, run.shown.over_clients(last)
         if n is None:
             return {}
-        honest = run.history.honest_only(n)
-        counted = honest[enough(honest, _least(run.history))]
+        honest = run.history.honest_only(np.where(run.history.tested_on_few, 0, n))
+        counted = honest[honest > 0]
         if len(counted) != len(values):  # some client was not tested in all of these rounds
             return {}
         outcomes[label] = [Outcome(a, k) for a, k in zip(values.tolist(), counted.tolist(), strict=True)]
@@ -753,26 +722,19 @@ def _parity(runs: Runs, treated: Callable[[Run], Numbers | None]) -> content.Par
     first = next(iter(by_method))
     about = next(iter(runs[first].values())).history
     several = not numbers and len(next(iter(by_method[first].values()))["classes"]) > 1
+    words = {} if numbers else about.group_words
 
-    def defined(column: Statistic) -> NumbersOfRuns:
-        """By method the seeds with which a gap is about enough people."""
-        return {
-            label: {seed: gaps for seed, gaps in seeds.items() if gaps[column.key] is not None} or seeds
-            for label, seeds in by_method.items()
-        }
-
-    def more(label: str) -> Content:
+    def more(label: str, seeds: Sequence[Numbers]) -> Content:
         """What only these tables have of a method."""
-        seeds = [*by_method[label].values()]
         intervals = [gaps.get("intervals", {}) for gaps in seeds]
         return {
-            "groups": _treated_groups(seeds, about.classes, {} if numbers else about.group_words, several),
+            "groups": _treated_groups(seeds, words, about.classes if several else None),
             "intervals": {c.key: _mean_ends([ends.get(c.key) for ends in intervals]) for c in measured},
             "failed": _failed(runs[label]),
         }
 
     parity: Content = {
-        **_table(runs, measured, by_method, more, defined=defined),
+        **_table(runs, measured, by_method, more, partly=True),
         "notes": [] if numbers else list(notes.parity_notes(_histories(runs), by_method)),
         "positive": None if numbers or several or about.positive is None else about.positive.name,
         "least": about.least_group,
@@ -786,9 +748,7 @@ def _people(runs: Runs) -> dict[str, content.Parity]:
     measure = _every(runs)[0].history.main
     by_attribute: dict[str, content.Parity] = {}
     for name in dict.fromkeys(name for run in _every(runs) for name in run.people):
-        of_runs = {
-            label: [run.people[name] for run in entry.values() if name in run.people] for label, entry in runs.items()
-        }
+        of_runs = {label: [run.people[name] for run in by.values() if name in run.people] for label, by in runs.items()}
         parity = _parity(runs, lambda run, name=name: (people := run.people.get(name)) and people["treated"])  # type: ignore[misc]
         if parity is None:
             continue
@@ -828,7 +788,7 @@ def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
     """The people of a client with each value: how many test samples, and the main measure over the seeds; and the gap between values."""
     by_value: Content = {}
     for name, rows in by_name(seeds).items():
-        by_value[name] = {**over_seeds(_numbers(rows, "main")), "n": [values["n"] for values in rows]}
+        by_value[name] = {**_mean_of_known(rows, "main"), "n": [values["n"] for values in rows]}
     return {
         "groups": by_value,
         "gap": over_seeds([performance.gap_between(values["main"] for values in client.values()) for client in seeds]),
@@ -837,23 +797,24 @@ def _inside(seeds: Sequence[Mapping[str, Numbers]]) -> Content:
 
 def _site(seeds: Sequence[results.Site]) -> Content:
     """How the people of a site are treated, over the seeds."""
-    by_value: dict[str, dict[str, Any]] = {}
-    for value, of_seeds in by_name(site["groups"] for site in seeds).items():
-        rows = cast(list[Numbers], of_seeds)
-        by_value[value] = {
-            key: _usual(rows, key) if key in COUNTED else over_seeds(_numbers(rows, key)) for key in rows[0]
-        }
+    gaps = [site["gaps"] for site in seeds]
+    by_value = by_name(cast(Mapping[str, Numbers], site["groups"]) for site in seeds)
     return {
-        "groups": by_value,
-        "gaps": {key: over_seeds(_numbers([site["gaps"] for site in seeds], key)) for key in seeds[0]["gaps"]},
+        "groups": {value: _of_group(rows, _mean_of_known) for value, rows in by_value.items()},
+        "gaps": {key: _mean_of_known(gaps, key) for key in gaps[0]},
     }
+
+
+def _of_group(rows: Sequence[Numbers], reduced: Callable[[Sequence[Numbers], str], Any]) -> Content:
+    """The numbers of a group over the seeds, by key: how many people there are, and all others ``reduced``."""
+    keys = [key for key in rows[0] if key not in OF_ONE_RUN]
+    return {key: _usual(rows, key) if key in COUNTED else reduced(rows, key) for key in keys}
 
 
 def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     """The largest gap inside a site, of those that can be estimated, and the sites in which it is larger than overall beyond chance."""
-    gaps = [
-        {name: gap for name, site in seed["sites"].items() if (gap := site["gaps"][key]) is not None} for seed in seeds
-    ]
+    sites = [seed["sites"].items() for seed in seeds]
+    gaps = [{name: gap for name, site in of_seed if (gap := site["gaps"][key]) is not None} for of_seed in sites]
     larger: Counter[str] = Counter()
     for seed in seeds:
         if (overall := cast(Numbers, seed["treated"] or {}).get(key)) is not None:
@@ -869,9 +830,7 @@ def _largest_inside(seeds: Sequence[results.People], key: str) -> Content:
     }
 
 
-def _treated_groups(
-    seeds: Sequence[Numbers], classes: Sequence[str], words: Mapping[str, str], several: bool
-) -> dict[str, content.RatesOfGroup]:
+def _treated_groups(seeds: Sequence[Numbers], words: Mapping[str, str], classes: Sequence[str] | None) -> Content:
     """Every group's rates, or errors of numbers, over the seeds of a method.
 
     A rate is over the `seeds` with which it is about enough people. `low` to `high` is Wilson's interval over the test samples of
@@ -881,18 +840,13 @@ def _treated_groups(
     Parameters
     ----------
     seeds : of each, what `History.group_fairness` returned, or `equipoise.records.treatment.errors`.
-    classes : names of the classes.
     words : what groups are called, by name, if otherwise.
-    several : whether each class is compared with all others, so that one is the worst.
+    classes : names of the classes, where each is compared with all others, so that one is the worst.
     """
-    by_group: dict[str, content.RatesOfGroup] = {}
+    by_group: Content = {}
     for group, rows in by_name(cast(Mapping[str, Numbers], gaps["groups"]) for gaps in seeds).items():
-        numbers: Content = {
-            key: (_usual if key in COUNTED else _rate)(rows, key) for key in rows[0] if key not in OF_ONE_RUN
-        }
-        if several and "worst_class" in rows[0]:
-            numbers |= _worst_class(rows, classes)
-        by_group[words.get(group, group)] = cast(content.RatesOfGroup, numbers)
+        worst = {} if classes is None or "worst_class" not in rows[0] else _worst_class(rows, classes)
+        by_group[words.get(group, group)] = _of_group(rows, _rate) | worst
     return by_group
 
 
@@ -924,7 +878,7 @@ def _rate(rows: Sequence[Numbers], key: str, c: int = 0) -> content.Rate:
     rate = over_seeds(values or [None])
     mean, half = rate["mean"], rate["ci95"]
     intervals = [ends for rates in rows if (ends := rates.get("intervals", {}).get(key))]
-    ends = _mean_ends([ends_of_seed[c] if key in OF_CLASS else ends_of_seed for ends_of_seed in intervals])
+    ends = _mean_ends([of_seed[c] if key in OF_CLASS else of_seed for of_seed in intervals])
     low, high = ends or (None, None)
     if mean is not None and half is not None:
         low, high = mean - half, mean + half
@@ -941,9 +895,9 @@ def _mean_ends(intervals: Sequence[Sequence[float] | None]) -> tuple[float, floa
     return (float(np.mean([low for low, _ in ends])), float(np.mean([high for _, high in ends]))) if ends else None
 
 
-def _numbers(seeds: Sequence[Numbers | None], key: str) -> list[float | None]:
-    """A gap of the seeds that have it; None where none has."""
-    return [numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None]
+def _mean_of_known(seeds: Iterable[Numbers | None], key: str) -> content.OverSeeds:
+    """A number over the seeds that have it."""
+    return over_seeds([numbers[key] for numbers in seeds if numbers and numbers[key] is not None] or [None])
 
 
 def _other_rounds(runs: Runs, last: int) -> Content | None:
@@ -951,31 +905,25 @@ def _other_rounds(runs: Runs, last: int) -> Content | None:
     evaluated = max(len(run.group_table(2)[0]) for run in _every(runs))
     if evaluated < 2:
         return None
-    return {
-        "averaged": min(last, evaluated),
-        "methods": [_row_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()],
-    }
+    methods = [_row_of_rounds(label, [*seeds.values()], last) for label, seeds in runs.items()]
+    return {"averaged": min(last, evaluated), "methods": methods}
 
 
 def _row_of_rounds(label: str, runs: Sequence[Run], last: int) -> Content:
     measure = runs[0].history.main
     values = [performance.last_rounds(run.group_table(last)[1], last) for run in runs]
-    groups = [run.history.groups for run in runs]
-    parity = [_shown(run.history, last).group_fairness(last) if run.summary["group_fairness"] else None for run in runs]
-    by_group = [dict(zip(names, row.tolist(), strict=True)) for names, row in zip(groups, values, strict=True)]
-    statistics = {
-        c.key: [_scaled(c.compute(row, None, measure).value, measure) for row in values] for c in definitions.GROUPS
-    }
-    statistics |= {c.key: _numbers(parity, c.key) for c in definitions.PARITY if c.column} if any(parity) else {}
+    groups, histories = [run.history.groups for run in runs], [_shown(run.history, last) for run in runs]
+    rated = [history for history, run in zip(histories, runs, strict=True) if run.summary["group_fairness"]]
+    parity = [gaps for history in rated if (gaps := history.group_fairness(last))]
+    by_group = [zip(groups[k], (measure.scale * row).tolist(), strict=True) for k, row in enumerate(values)]
+    numbers = {c.key: [measure.scale * c.compute(a, None, measure).value for a in values] for c in definitions.GROUPS}
     return {
         "method": label,
-        "failed": any(_shown(run.history, last).failure(last) for run in runs),
+        "failed": any(history.failure(last) for history in histories),
         "worst_groups": _worst_groups(map(_worst_of, groups, values, repeat(measure.worst_at))),
-        "groups": {
-            g: over_seeds([_scaled(values_of_run.get(g), measure) for values_of_run in by_group])
-            for g in dict.fromkeys(sum(groups, ()))
-        },
-        **{key: over_seeds(numbers) for key, numbers in statistics.items()},
+        "groups": _by_key([*map(dict, by_group)]),
+        **{key: over_seeds(of_seeds) for key, of_seeds in numbers.items()},
+        **{c.key: _mean_of_known(parity, c.key) for c in definitions.PARITY if c.column and parity},
     }
 
 
@@ -997,18 +945,17 @@ def _validation(runs: Runs) -> Content | None:
         if summaries:
             validations = [summary["validation"] for summary in summaries]
             keys = ("round", validated[0].main.name, "worst", "loss")
-            methods.append(
-                {
-                    "method": label,
-                    "failed": any(history.exported.failure(1) for history in validated),
-                    "bound": validated[0].sharing,
-                    **{key: over_seeds([result[key] for result in validations]) for key in keys},
-                    "test": over_seeds([summary["avg"] for summary in summaries]),
-                    "test_worst": over_seeds([summary["worst"] for summary in summaries]),
-                    "worst_groups": _worst_groups(validation["worst_group"] for validation in validations),
-                    "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
-                }
-            )
+            method: Content = {
+                "method": label,
+                "failed": any(history.exported.failure(1) for history in validated),
+                "bound": validated[0].sharing,
+                **{key: over_seeds([result[key] for result in validations]) for key in keys},
+                "test": over_seeds([summary["avg"] for summary in summaries]),
+                "test_worst": over_seeds([summary["worst"] for summary in summaries]),
+                "worst_groups": _worst_groups(validation["worst_group"] for validation in validations),
+                "test_worst_groups": _worst_groups(summary["worst_group"] for summary in summaries),
+            }
+            methods.append(method)
     return {"methods": methods} if methods else None
 
 
@@ -1017,9 +964,8 @@ def _own_measures(runs: Runs, last: int) -> dict[str, Content]:
     records = [r["measures"] for run in _every(runs) for r in run.shown.records if "measures" in r]
     measures: dict[str, Content] = {}
     for name, better in {name: measure["better"] for record in records for name, measure in record.items()}.items():
-        undefined = {
-            where: reason for record in records if name in record for where, reason in record[name]["undefined"].items()
-        }
+        scores = [record[name] for record in records if name in record]
+        undefined = {where: reason for score in scores for where, reason in score["undefined"].items()}
         methods = [_row_of_own_measure(label, seeds, name, better, last) for label, seeds in runs.items()]
         measures[name] = {"better": better, "undefined": undefined, "methods": methods}
     return measures
@@ -1043,24 +989,17 @@ def _on_groups(run: Run, name: str, last: int) -> Table:
     records = [r["measures"][name]["groups"] for r in run.shown.records if name in r.get("measures", {})]
     if not records:
         return np.full(2, math.nan)
-    return performance.last_rounds(
-        np.array([[row.get(group) for group in run.history.groups] for row in records], float), last
-    )
+    table = np.array([[row.get(group) for group in run.history.groups] for row in records], float)
+    return performance.last_rounds(table, last)
 
 
 def _paired(seeds: Mapping[int, Numbers], reference: Mapping[int, Numbers], key: str) -> Content:
     """The difference of a number over common seeds: `each`, its mean, interval, and p-value; None where not defined."""
     common = [seed for seed in seeds if seed in reference]
     a, b = ([math.nan if s[seed][key] is None else s[seed][key] for seed in common] for s in (seeds, reference))
-    test = paired(a, b)
-    return {
-        "each": np.subtract(a, b),
-        "difference": _json(test.difference),
-        "ci95": _json(test.ci95),
-        "low": _json(test.difference - test.ci95),
-        "high": _json(test.difference + test.ci95),
-        "p": _json(test.p),
-    }
+    mean, half, p, *_ = paired(a, b)
+    numbers = {"difference": mean, "ci95": half, "low": mean - half, "high": mean + half, "p": p}
+    return {"each": np.subtract(a, b), **{name: _json(number) for name, number in numbers.items()}}
 
 
 def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: int, measure: Measure) -> Content:
@@ -1076,23 +1015,15 @@ def _pooled(runs: Sequence[tuple[History, Table]], groups: Sequence[str], last: 
     rows = performance.last_rounds_together(blocks, last)
 
     def shown(pooled: performance.Moments) -> content.Pooled:
-        return {
-            "mean": _json(measure.scale * pooled.mean),
-            "std": _json(measure.scale * pooled.std) if len(rows) > 1 else None,
-        }
+        std = _json(measure.scale * pooled.std) if len(rows) > 1 else None
+        return {"mean": _json(measure.scale * pooled.mean), "std": std}
 
+    numbers = {c.key: [c.compute(row, counts, measure).value for row in rows] for c in definitions.GROUPS}
     return {
         "groups": {group: shown(performance.moments(column)) for group, column in zip(groups, rows.T, strict=True)},
-        **{
-            c.key: shown(performance.moments([c.compute(row, counts, measure).value for row in rows]))
-            for c in definitions.GROUPS
-        },
+        **{key: shown(performance.moments(values)) for key, values in numbers.items()},
         "n": len(rows),
     }
-
-
-def _scaled(value: float | None, measure: Measure) -> float | None:
-    return None if value is None else _json(measure.scale * value)
 
 
 def _json(value: float) -> float | None:
