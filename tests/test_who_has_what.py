@@ -268,3 +268,19 @@ def test_the_words_over_the_panels_do_not_overlap(clients: int, classes: int) ->
     ]
     assert len(words) == 2
     assert not words[0].overlaps(words[1])
+
+
+def test_clients_that_were_in_no_round_are_named() -> None:
+    """Away until after the end in every run; who is away in one of two runs has trained."""
+    runs = []
+    for seed, joins in enumerate(("z=9", "z=9, y=9")):
+        fed = federation(names=["x", "y", "z"], joins=joins, seed=seed)
+        fed.fit(2, progress=False)
+        runs.append(fed.history)
+    assert [run.untrained for run in runs] == [("z",), ("y", "z")]
+    document = eq.Comparison.of(runs).document
+    assert "1 of 3 clients trained in no round: z. No model has learnt from it." in document["notes"]
+    everyone = federation(names=["x", "y", "z"])
+    everyone.fit(1, progress=False)
+    assert everyone.history.untrained == ()
+    assert not [note for note in eq.Comparison.of([everyone.history]).document["notes"] if "trained in no" in note]

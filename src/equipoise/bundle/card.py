@@ -200,9 +200,11 @@ class Card:
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
-        total = in_words(sum(client["size"] for client in clients), least)
+        absent = self.history.untrained
+        total = in_words(sum(client["size"] for client in clients if client["name"] not in absent), least)
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
-        whose = whose or plural(len(clients), "client")
+        whose = whose or plural(len(clients) - len(absent), "client")
+        whose += f"; {some(absent)} trained in no round" * bool(absent)
         text = [f"It learnt from {total} training samples of {whose}."] * bool(clients)
         more = [f"And {len(clients) - NAMED} clients more."] * (len(clients) > NAMED)
         if grid is not None and any(cell.mean == WITHHELD for _, cells in grid.rows for cell in cells):

@@ -195,6 +195,13 @@ class History:
         few = (g for g in groups if g not in self.simulated and not enough(sizes.get(g, least), least))
         return tuple(dict.fromkeys((*few, *(g for g in groups if g in elsewhere))))
 
+    @cached_property
+    def untrained(self) -> tuple[str, ...]:
+        """The clients of a simulation that were in no round: away, or never selected."""
+        trained = {m for record in self.records for m in record.get("ids", ())}
+        absent = [name for m, name in enumerate(self.client_names) if m not in trained]
+        return tuple(absent) if trained and not self.at_sites else ()
+
     @property
     def at_sites(self) -> bool:
         """Whether the clients are sites that keep their data."""

@@ -53,6 +53,7 @@ def run_notes(runs: Runs) -> Iterator[str]:
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
             yield f"{label} has no run with seed {', '.join(map(str, missing))}."
+    yield from never_trained(histories)
     yield from attacks(runs)
     for part in (never_tested, unmeasured, without_model):
         yield from (f"{label}, seed {run.seed}: {text}" for label, run in _each(runs) for text in part(run))
@@ -78,6 +79,15 @@ def repeated(histories: Iterable[History]) -> list[str]:
     """That rows are not independent, where some are of one person."""
     stated = {key_of(line): line for run in histories for line in run.meta.get("header") or ()}
     return [stated[text.key] for text in (REPEATED, TOGETHER) if text.key in stated][:1]
+
+
+def never_trained(histories: Iterable[History]) -> Iterator[str]:
+    """Clients of a simulation that were in no round of any run: away, or never selected."""
+    federated = [run for run in histories if run.sharing.federated]
+    names = dict.fromkeys(name for run in federated for name in run.client_names)
+    if absent := [name for name in names if all(name in run.untrained for run in federated)]:
+        count = f"{len(absent)} of {plural(len(names), 'client')}"
+        yield f"{count} trained in no round: {some(absent)}. No model has learnt from {'it' if len(absent) == 1 else 'them'}."
 
 
 def _each(runs: Runs) -> Iterator[tuple[str, History]]:

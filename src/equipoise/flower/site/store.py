@@ -68,7 +68,7 @@ class Receipt:
         ValueError : the fields are not a receipt.
         """
         match fields:
-            case [int(t), str(digest)] if re.fullmatch("[0-9a-f]{64}", digest):
+            case [int(t), str(digest)] if not isinstance(t, bool) and re.fullmatch("[0-9a-f]{64}", digest):
                 return Receipt(t, bytes.fromhex(digest))
         raise ValueError("not a receipt")
 
