@@ -93,17 +93,20 @@ def read_raw(
     if options.agreed:
         return _agreed(source, raw, options, at)
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
+    choices = list[tuple[str, tuple[Feature, ...]]]()
     if unused := [name for name in names if name in written and name not in raw]:
         notes.append(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
         written = {name: column for name, column in written.items() if name not in unused}
-    others, (signs, shown) = dict[str, tuple[Feature, ...]](), readings
-    problems = [*_idle_keep(raw, options.keep, counts)]
-    counts = counts - {*options.keep}
+    problems, (signs, shown) = list[str](), readings
+    for name in options.keep:
+        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
+            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
+            problems.append(f"column {name}: keep={name} has no effect, as the column {why}. Leave it out.")
     for name, cells in raw.items():
         guess = Guess(reason=INDEX)
-        if name not in counts:
+        if name not in counts or name in options.keep:
             guess = infer(name, cells, signs.get(name, ()), shown, options.decimal)
         if not guess.features:
             left[name] = guess.reason
@@ -111,33 +114,23 @@ def read_raw(
         fitting, dropped = _fitting(name, guess, written.get(name, {}))
         feature = fitting[0]
         if isinstance(cells, Words):
+            notes += [f"{source}: {note}" for note in _doubts(feature, cells, options.not_missing, dropped)]
             if feature.kind == CATEGORY:
-                feature, said = _named(source, feature, cells, options.not_missing)
-                notes += said
-            if feature.kind == NUMBER:
-                notes += _zeros_in_words(source, name, cells)
-            if dropped:
-                notes.append(f"{source}: {by_other_columns(feature, dropped, cells)}")
+                names_kept = (word for word in cells.counts if missing(word) and word in options.not_missing)
+                feature = replace(feature, not_missing=tuple(names_kept))
         features.append(feature)
-        if len(fitting) > 1:
-            others[name] = fitting[1:]
-            problems += [question(fitting, cells)] * (not options.choose)
+        choices += [(name, fitting)] * (len(fitting) > 1)
     schema = Schema(tuple(features), left).merged(written)
     for name, several in several_readings(schema, raw).items():
-        others[name] = several[1:]
-        problems += [question(several, raw[name])] * (not options.choose)
+        choices.append((name, several))
         schema = schema.merged({name: several[0].written()})
     table, wrong = _read(schema, raw, options, at)
-    table = replace(table, others=others, examples=examples_of(raw) if options.choose else {})
+    others = {name: several[1:] for name, several in choices}
+    if options.choose:
+        table = replace(table, others=others, examples=examples_of(raw))
+    else:
+        problems += [question(several, raw[name]) for name, several in choices]
     return table, problems + wrong, notes + notes_of(source, schema, options.keep)
-
-
-def _idle_keep(raw: Mapping[str, Raw], keep: Sequence[str], counts: Set[str]) -> Iterator[str]:
-    """Problems of columns that ``keep`` names, and that would be inputs without it, or cannot be."""
-    for name in keep:
-        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
-            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
-            yield f"column {name}: keep={name} has no effect, as the column {why}. Leave it out."
 
 
 def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
@@ -149,13 +142,6 @@ def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tu
     if fitting:
         return fitting, guess.dropped * (not signs_decided)
     return (Feature(name) if {*SIGNS, "decimal"} & signs_decided else guess.features[0],), ()
-
-
-def _zeros_in_words(source: str, name: str, text: Words) -> Iterator[str]:
-    """A note on words in a column of numbers that mark missing cells, and may mean 0."""
-    if zeros := sorted({*ZEROS_IN_WORDS} & text.counts.keys()):
-        cells = sum(text.counts[word] for word in zeros)
-        yield f"{source}: column {name}: {listed(map(repr, zeros))} in {cells:,} cells marks a missing cell. If it is 0, write 0."
 
 
 def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
@@ -276,46 +262,46 @@ def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) ->
 
 def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str]]:
     """The cells of all columns of a schema, and what is wrong with them."""
-    columns, problems, faulty = dict[str, Cells](), list[str](), list[str]()
+    columns, problems, faulty, few = dict[str, Cells](), list[str](), list[str](), list[str]()
     for feature in schema.features:
-        columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
+        name, cells = feature.name, raw[feature.name]
+        columns[name], wrong = read_cells(feature, cells, at)
         problems += wrong
-        faulty += [feature.name] * bool(wrong)
+        faulty += [name] * bool(wrong)
+        if wrong and feature.kind == NUMBER and not feature.truth and isinstance(cells, Words):
+            few += [name] * (len(cells.counts) <= min(CODES, len(cells) // 2))
     if faulty:
         s = "s" * (len(faulty) > 1)
         problems[-1] += (
             f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
         )
-    numbers = [f.name for f in schema.features if f.name in faulty and f.kind == NUMBER and not f.truth]
-    few = [
-        name
-        for name in numbers
-        if isinstance(cells := raw[name], Words) and len(cells.counts) <= min(CODES, len(cells) // 2)
-    ]
+
     if few and not options.schema:
         kinds = json.dumps({name: {"kind": CATEGORY} for name in few}, ensure_ascii=False)
         problems[-1] += f" If its words are categories: {option('columns', kinds)}."
     return RawTable(schema, columns), problems
 
 
-def _named(source: str, feature: Feature, text: Words, names: Sequence[str]) -> tuple[Feature, list[str]]:
-    """A column of categories with those of ``names`` that usually mark missing cells, and notes on words with two meanings."""
-    words = [word for word in text.counts if missing(word)]
-    kept = tuple(word for word in words if word in names)
-    notes = []
-    if lost := [word for word in words if (word.isalpha() or word in SIGNS_OF_NOTHING) and word not in names]:
+def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequence[Feature]) -> Iterator[str]:
+    """Notes on words that mark missing cells and may be ``names`` or 0, on categories that look alike, and on readings that were dropped."""
+    lost, advice = list[str](), ""
+    if feature.kind == NUMBER:
+        lost, advice = sorted({*ZEROS_IN_WORDS} & text.counts.keys()), "0, write 0"
+    elif feature.kind == CATEGORY:
+        words = (word for word in text.counts if missing(word) and word not in names)
+        lost = [word for word in words if word.isalpha() or word in SIGNS_OF_NOTHING]
+        advice = f"a category: {option('not_missing', [*names, *lost])}"
+    if lost:
         cells = sum(text.counts[word] for word in lost)
-        notes.append(
-            f"{source}: column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. "
-            f"If it is a category: {option('not_missing', [*names, *lost])}."
-        )
-    if same := [*twins(word for word in text.counts if not missing(word))]:
-        pairs = listed(f"{first!r} and {other!r}" for first, other in same)
-        notes.append(
-            f"{source}: column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
+        yield f"column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. If it is {advice}."
+    same = twins(word for word in text.counts if not missing(word)) if feature.kind == CATEGORY else ()
+    if pairs := listed(f"{first!r} and {other!r}" for first, other in same):
+        yield (
+            f"column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
             "Write them alike if they are the same."
         )
-    return replace(feature, not_missing=kept), notes
+    if dropped:
+        yield by_other_columns(feature, dropped, text)
 
 
 def notes_of(source: str, schema: Schema, keep: Sequence[str]) -> list[str]:
@@ -480,7 +466,10 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     250 and 250.0, may be one category or several, or the whole column numbers, if no categories are listed.
     """
     if "%y" in feature.form and feature.latest is None:
-        return _centuries(feature, raw)
+        today = date.today()
+        last = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf)
+        ahead = last > (today - date(1970, 1, 1)).days
+        return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
     if feature.kind != CATEGORY or feature.categories:
         return ()
     named = {
@@ -498,13 +487,6 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
     numbers = [Feature(feature.name)] * all(map(NUMERIC.fullmatch, named))
     return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
-
-
-def _centuries(feature: Feature, raw: Words) -> tuple[Feature, ...]:
-    """The readings of years of two digits, if some would be in the future."""
-    today = date.today()
-    ahead = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
-    return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
 
 
 def _as_categories(name: str, raw: Words) -> list[Feature]:

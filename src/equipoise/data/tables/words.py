@@ -100,8 +100,11 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
 
     problems: list[str] = []
     if lost:
-        rows = rows_of(lost)
-        what, keep = _lost([words[k] for k in lost], not_missing)
+        rows, spelled = rows_of(lost), [words[k] for k in lost if words[k]]
+        what = keep = ""
+        if spelled:
+            what = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})"
+            keep = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, spelled[0]])}."
         others = {
             "group": f" To keep these people apart: {option('unknown', 'unknown')}.",
             "label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}.",
@@ -122,40 +125,21 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
             "classes first, such as low and high."
         )
     same = same_numbers(words, names=True)
-    problems += [
-        f"{origin.what}: the {role} is {word.partition('.')[0]} in some samples and {word} in others, which is one number. "
-        "Write it the same way everywhere."
-        for word in _with_point(same)
-    ]
+    for group in same:
+        names = {*group}
+        problems += [
+            f"{origin.what}: the {role} is {whole} in some samples and {word} in others, which is one number. "
+            "Write it the same way everywhere."
+            for word in group
+            if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names
+        ]
+    spellings = grouped((word, text) for text, word in zip(texts, words, strict=True) if word)
+    merged = [(word, cells) for word, cells in spellings.items() if len(cells) > 1][:FIRST]
+    notes = [f"{origin.what}: {listed(map(repr, cells))} are read as {word!r}." for word, cells in merged]
     apart = "are kept apart, although they are one number or look the same"
-    notes = [f"{origin.what}: {said}." for said in _merged(texts, words)]
     notes += [f"{origin.what}: {listed(map(repr, group))} {apart}." for group in same[:FIRST]]
     column = np.array(words, object)[codes] if len(words) else np.empty(0, object)
     return Names(tuple(column.tolist()), tuple(problems), tuple(notes))
-
-
-def _with_point(same: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The names that are also there without their point, 1.0 and 1, in groups of names that are one number."""
-    for group in same:
-        names = {*group}
-        yield from (word for word in group if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names)
-
-
-def _lost(words: Sequence[str], not_missing: Sequence[str]) -> tuple[str, str]:
-    """The words that say that a name is missing, and what to do if the first one is a name."""
-    spelled = [word for word in words if word]
-    if not spelled:
-        return "", ""
-    keep = option("not_missing", [*not_missing, spelled[0]])
-    nothing = " or nothing" * (len(spelled) < len(words))
-    return f" ({listed(map(repr, spelled))}{nothing})", f" If {spelled[0]} is a name: {keep}."
-
-
-def _merged(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
-    """Of different cells that are one name, the first few."""
-    same = grouped((word, text) for text, word in zip(texts, words, strict=True) if word)
-    for word, spelled in [(word, spelled) for word, spelled in same.items() if len(spelled) > 1][:FIRST]:
-        yield f"{listed(map(repr, spelled))} are read as {word!r}"
 
 
 def _measurements(words: Sequence[str]) -> list[int]:
@@ -316,14 +300,11 @@ def unit_of(words: Sequence[str]) -> str:
     marks = [c for c in first if c in "%‰" or unicodedata.category(c) == "Sc"]
     if (unit := UNIT.fullmatch(first)) and not EXPONENTS.match(unit[1]) and unit[1].strip() not in MULTIPLES:
         marks.append(unit[1].strip())
-    return next(
-        (
-            mark
-            for mark in dict.fromkeys(marks)
-            if all(word.count(mark) == 1 and Signs(unit=mark).bare(word) for word in words)
-        ),
-        "",
-    )
+
+    def once(mark: str) -> bool:
+        return all(word.count(mark) == 1 and Signs(unit=mark).bare(word) for word in words)
+
+    return next(filter(once, dict.fromkeys(marks)), "")
 
 
 def units_of(counts: Mapping[str, int]) -> Counter[str]:
