@@ -13,35 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.precision import counting
-from equipoise.data.tables.cells import (
-    DIGITS_OF_DAY,
-    Cells,
-    Place,
-    Raw,
-    RawTable,
-    Words,
-    days_between,
-    days_of,
-    read_cells,
-    word_of,
-)
+from equipoise.data.tables import words as spelling
+from equipoise.data.tables.cells import DIGITS_OF_DAY, Cells, Place, Raw, RawTable, Words, days_of, read_cells, word_of
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, require_columns
 from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, kind_of, plain
-from equipoise.data.tables.words import (
-    NUMBER as NUMERIC,
-    Signs,
-    agreeing,
-    missing,
-    readings,
-    respelt,
-    same_numbers,
-    shown_by,
-    truth_of,
-    twins,
-    units_of,
-)
+from equipoise.data.tables.words import Signs
 
 SIGNS = ("thousands", "unit")
 SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
@@ -116,7 +94,7 @@ def read_raw(
         if isinstance(cells, Words):
             notes += [f"{source}: {note}" for note in _doubts(feature, cells, options.not_missing, dropped)]
             if feature.kind == CATEGORY:
-                names_kept = (word for word in cells.counts if missing(word) and word in options.not_missing)
+                names_kept = (word for word in cells.counts if spelling.missing(word) and word in options.not_missing)
                 feature = replace(feature, not_missing=tuple(names_kept))
         features.append(feature)
         choices += [(name, fitting)] * (len(fitting) > 1)
@@ -152,8 +130,8 @@ def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict
     words = {name: cells.texts for name, cells in raw.items() if isinstance(cells, Words)}
     numbers = (cells for cells in raw.values() if text and not isinstance(cells, Words))
     fractions = (options.decimal or ".") * any((cells % 1 > 0).any() for cells in numbers)
-    columns = {name: readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
-    shown = shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
+    columns = {name: spelling.readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
+    shown = spelling.shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
     return columns, shown
 
 
@@ -166,7 +144,7 @@ def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -
 
 def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[tuple[Feature, ...]]:
     """The readings of a column as numbers that agree with the sign that the table shows, and those that do not."""
-    agreed = agreeing(signs, shown)
+    agreed = spelling.agreeing(signs, shown)
     return [
         tuple(Feature(name, NUMBER, **each.changed()) for each in signs if (each in agreed) is wanted)
         for wanted in (True, False)
@@ -195,7 +173,7 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
     if listed_words := {word for feature in features for word in feature.categories}:
         cells = [
             f"{word!r} in {raw.counts[word]:,} cells"
-            for word in next(same for same in same_numbers(raw.counts) if {*same} & listed_words)
+            for word in next(same for same in spelling.same_numbers(raw.counts) if {*same} & listed_words)
         ]
         why += f", as {' and '.join(cells)} are one number"
         todo.append("Or write it in one way in all cells.")
@@ -204,7 +182,7 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
     """A cell in quotation marks, and what it is by each reading."""
-    words = [word for word in raw.counts if not missing(word)]
+    words = [word for word in raw.counts if not spelling.missing(word)]
     columns = [(feature, read_cells(feature, Words.from_text(words), str)[0]) for feature in features]
     values = [[show_cell(feature, cells, k) for feature, cells in columns] for k in range(len(words))]
     k = next((k for k, ways in enumerate(values) if len({*ways}) > 1), 0)
@@ -288,13 +266,15 @@ def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequen
     if feature.kind == NUMBER:
         lost, advice = sorted({*ZEROS_IN_WORDS} & text.counts.keys()), "0, write 0"
     elif feature.kind == CATEGORY:
-        words = (word for word in text.counts if missing(word) and word not in names)
+        words = (word for word in text.counts if spelling.missing(word) and word not in names)
         lost = [word for word in words if word.isalpha() or word in SIGNS_OF_NOTHING]
         advice = f"a category: {option('not_missing', [*names, *lost])}"
     if lost:
         cells = sum(text.counts[word] for word in lost)
         yield f"column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. If it is {advice}."
-    same = twins(word for word in text.counts if not missing(word)) if feature.kind == CATEGORY else ()
+    same = (
+        spelling.twins(word for word in text.counts if not spelling.missing(word)) if feature.kind == CATEGORY else ()
+    )
     if pairs := listed(f"{first!r} and {other!r}" for first, other in same):
         yield (
             f"column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
@@ -339,7 +319,7 @@ def examples_of(raw: Mapping[str, Raw]) -> dict[str, dict[int, str]]:
     rows = dict[str, dict[int, str]]()
     for name, cells in raw.items():
         if isinstance(cells, Words):
-            present = [k for k in range(len(cells.words)) if not missing(cells.words[k])][:2]
+            present = [k for k in range(len(cells.words)) if not spelling.missing(cells.words[k])][:2]
             rows[name] = {int(np.argmax(cells.codes == k)): cells.words[k].strip() for k in present}
     return rows
 
@@ -403,7 +383,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             return Guess((Feature(name, DATE, form=_form_of(raw)),))
         number = Feature(name, NUMBER)
         return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), number) if _are_days(raw) else (number,))
-    counts, texts = {word: n for word, n in raw.counts.items() if not missing(word)}, raw.texts
+    counts, texts = {word: n for word, n in raw.counts.items() if not spelling.missing(word)}, raw.texts
     if not counts:
         return Guess(reason="every cell is missing")
     bare = [*map(signs[0].bare, texts)] if signs else texts
@@ -428,10 +408,10 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             return Guess(features)
         if all(map(str.isdigit, texts)) and _are_days(signs[0].numbers(texts)):
             return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), *features))
-        if respelt(bare) or (of_words and few):
+        if spelling.respelt(bare) or (of_words and few):
             features = (*features, *_as_categories(name, raw))
         return Guess(features, dropped=dropped)
-    if truth := truth_of(counts):
+    if truth := spelling.truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
         return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
     if forms := date_forms(texts):
@@ -446,7 +426,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             reason='dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y", and of years '
             f"with two digits the last one, such as latest = {date.today().year}"
         )
-    units = units_of(counts)
+    units = spelling.units_of(counts)
     numeric = units.total() + sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
     if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
         commas = sum("," in word and "." not in word for word in counts) > sum("." in word for word in counts)
@@ -475,9 +455,9 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     named = {
         word: n
         for word, n in raw.counts.items()
-        if (word in feature.not_missing or not missing(word)) and plain(word) not in feature.missing_values
+        if (word in feature.not_missing or not spelling.missing(word)) and plain(word) not in feature.missing_values
     }
-    if not (same := same_numbers(named)):
+    if not (same := spelling.same_numbers(named)):
         return ()
     spelled = {word for words in same for word in words}
     together = Counter[str]()
@@ -485,7 +465,7 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
         together[plain(word)] += n
     lists = [together] * all(len({*map(plain, words)}) == 1 for words in same) + [Counter(named)]
     every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
-    numbers = [Feature(feature.name)] * all(map(NUMERIC.fullmatch, named))
+    numbers = [Feature(feature.name)] * all(map(spelling.NUMBER.fullmatch, named))
     return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
 
 
@@ -508,11 +488,10 @@ def _are_days(numbers: NDArray[np.float64]) -> bool:
 
 def _form_of(dates: NDArray[np.datetime64]) -> str:
     """The form in which typed dates are written: with times if there are any, and parts of seconds."""
-    days = days_between(dates)
-    if not (days % 1 > 0).any():
+    dates = dates[~np.isnat(dates)]
+    if (dates == dates.astype("M8[D]")).all():
         return "%Y-%m-%d"
-    whole = dates == dates.astype("M8[s]")
-    return "%Y-%m-%d %H:%M:%S" if whole[~np.isnat(dates)].all() else "%Y-%m-%d %H:%M:%S.%f"
+    return "%Y-%m-%d %H:%M:%S" if (dates == dates.astype("M8[s]")).all() else "%Y-%m-%d %H:%M:%S.%f"
 
 
 def _agreeing(words: Sequence[str], form: str) -> int:

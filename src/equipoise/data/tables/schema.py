@@ -18,11 +18,7 @@ from equipoise.system.suggestions import near, some, unknown
 NUMBER, CATEGORY, DATE, LEFT_OUT = "number", "category", "date", "left out"
 KINDS = (NUMBER, CATEGORY, DATE)
 SCALINGS = ("standard", "robust", "log", "none")
-FILLS = {
-    NUMBER: ("median", "mean", "refuse"),
-    DATE: ("median", "mean", "refuse"),
-    CATEGORY: ("own", "most-frequent", "refuse"),
-}
+FILLS = {**dict.fromkeys((NUMBER, DATE), ("median", "mean", "refuse")), CATEGORY: ("own", "most-frequent", "refuse")}
 CODINGS = ("one-hot", "ordinal")
 SHOWN = 50  # names in a sentence
 EXPONENT = r"\d{1,3}[eE]\d{1,2}"  # 1E1, which is ten or a code
@@ -166,10 +162,8 @@ class Schema:
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON and TOML hold."""
-        return {
-            "columns": {feature.name: feature.written() for feature in self.features},
-            "left_out": dict(self.left_out),
-        }
+        columns = {feature.name: feature.written() for feature in self.features}
+        return {"columns": columns, "left_out": dict(self.left_out)}
 
     @cached_property
     def digest(self) -> str:
