@@ -71,10 +71,8 @@ def codes_of(words: Sequence[str], groups: Sequence[str], what: str) -> tuple[ND
     ------
     DataError : most words that are there, and at least two, are no groups: they are probably written otherwise.
     """
-    code: dict[str, int] = {}
-    for k, group in enumerate(groups):
-        code.setdefault(plain(group).casefold(), k)
-    code |= {group: k for k, group in enumerate(groups)}  # as they are before what is alike
+    alike = {plain(group).casefold(): k for k, group in reversed([*enumerate(groups)])}  # of several the first
+    code = alike | {group: k for k, group in enumerate(groups)}  # as they are before what is alike
     codes = np.array([code.get(word, code.get(plain(word).casefold(), -1)) for word in words], np.int64)
     strange = Counter(word for word, k in zip(words, codes.tolist(), strict=True) if k < 0 and not missing(word))
     choices = f"The groups are {some([*groups])}."

@@ -81,10 +81,9 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
         yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
-    twins = [(first, other) for first, other in copies(x) if first not in constant]
-    for first in dict.fromkeys(first for first, _ in twins):
-        same = [other for one_of, other in twins if one_of == first]
-        yield said(same, ("is", "are"), f"the same as {names[first]} in every row, which tells nothing more")
+    for first, same in grouped(copies(x)).items():
+        if first not in constant:
+            yield said(same, ("is", "are"), f"the same as {names[first]} in every row, which tells nothing more")
     gaps = () if table is None or own.regression else _missing_by_class(own, table)
     at_clients = () if own.client is None else _by_client(own.client, table, x, names)
     for sentence in (*shortened([*gaps]), *_stand_ins(table, x, names), *shortened([*at_clients])):

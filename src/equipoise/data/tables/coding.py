@@ -384,12 +384,8 @@ class Coder:
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON holds, with the schema's hash."""
-        return self.schema.as_json() | {
-            "sha256": self.schema.digest,
-            "fitted": {
-                name: vars(learnt) | {"categories": [*learnt.categories]} for name, learnt in self.fitted.items()
-            },
-        }
+        fitted = {name: vars(learnt) | {"categories": [*learnt.categories]} for name, learnt in self.fitted.items()}
+        return self.schema.as_json() | {"sha256": self.schema.digest, "fitted": fitted}
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> Coder:
@@ -458,21 +454,16 @@ def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
 
     Training has several categories that are one number, 3.1 and 3.10; or 251.690 was 251,690 there, or 45 % were 45, and not 0.45.
     """
-    values = typed_numbers(raw)
-    column, problems = f"column {feature.name}: it holds numbers", list[str]()
-    for same in same_numbers(fitted.categories):
-        if float(same[0]) in values:
-            problems.append(
-                f"{column}, and {' and '.join(map(repr, same))} are one number and different categories "
-                f"of training. Give text; in pandas: dtype={{{feature.name!r}: str}}."
-            )
-    signs = feature.thousands or feature.unit
+    values, signs = typed_numbers(raw), feature.thousands or feature.unit
+    alike = [same for same in same_numbers(fitted.categories) if float(same[0]) in values]
+    reasons = [
+        f", and {' and '.join(map(repr, same))} are one number and different categories of training" for same in alike
+    ]
     if signs and len(values) and np.abs(values).max() * APART <= abs(fitted.centre):
-        problems.append(
-            f"{column} such as {values[0]:g}, and in training text with {signs!r} gave numbers about {fitted.centre:,.6g}. "
-            f"Give text; in pandas: dtype={{{feature.name!r}: str}}."
-        )
-    return problems
+        about = f"{signs!r} gave numbers about {fitted.centre:,.6g}"
+        reasons.append(f" such as {values[0]:g}, and in training text with {about}")
+    todo = f"Give text; in pandas: dtype={{{feature.name!r}: str}}."
+    return [f"column {feature.name}: it holds numbers{reason}. {todo}" for reason in reasons]
 
 
 def places_of(fitted: Fitted, words: Iterable[str]) -> dict[str, int]:
@@ -512,17 +503,17 @@ def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64
     flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
     if feature.kind != CATEGORY:
         values = logarithm(feature, np.where(gone, float(fitted.fill), cells.values))
-        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
-    place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
-    lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
-    codes = lookup[cells.values]
-    if feature.missing != "own":
-        places = {word: k for k, word in enumerate(fitted.categories)}
-        codes = np.where(gone, places.get(str(fitted.fill), -1), codes)
-    if feature.coding == "ordinal":
+    else:
+        place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
+        lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
+        codes = lookup[cells.values]
+        if feature.missing != "own":
+            places = {word: k for k, word in enumerate(fitted.categories)}
+            codes = np.where(gone, places.get(str(fitted.fill), -1), codes)
+        if feature.coding == "one-hot":
+            if _single(fitted):  # halfway where it is neither
+                return np.where(codes < 0, 0.5, codes)[:, None].astype(np.float64)
+            one_hot = codes[:, None] == np.arange(len(fitted.categories) + int(fitted.joined))
+            return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
         values = np.where((codes < 0) | (codes == len(fitted.categories)), fitted.centre, codes)
-        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
-    if _single(fitted):  # halfway where it is neither
-        return np.where(codes < 0, 0.5, codes)[:, None].astype(np.float64)
-    one_hot = codes[:, None] == np.arange(len(fitted.categories) + int(fitted.joined))
-    return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
+    return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)

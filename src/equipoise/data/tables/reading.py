@@ -108,7 +108,12 @@ def read_raw(
         table = replace(table, others=others, examples=examples_of(raw))
     else:
         problems += [question(several, raw[name]) for name, several in choices]
-    return table, problems + wrong, notes + notes_of(source, schema, options.keep)
+    if counting_rows := [name for name, why in schema.left_out.items() if why == INDEX]:
+        notes.append(left_out(counting_rows, options.keep, source, INDEX))
+    todo = "To use it: give its kind under [columns] in the file that `equipoise init` writes."
+    reasons = [(name, why) for name, why in schema.left_out.items() if why != INDEX]
+    notes += [f"{source}: the column {name} is left out: {why}. {todo}" for name, why in reasons]
+    return table, problems + wrong, notes
 
 
 def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
@@ -145,10 +150,8 @@ def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -
 def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[tuple[Feature, ...]]:
     """The readings of a column as numbers that agree with the sign that the table shows, and those that do not."""
     agreed = spelling.agreeing(signs, shown)
-    return [
-        tuple(Feature(name, NUMBER, **each.changed()) for each in signs if (each in agreed) is wanted)
-        for wanted in (True, False)
-    ]
+    parts = agreed, [signs_of_one for signs_of_one in signs if signs_of_one not in agreed]
+    return [tuple(Feature(name, NUMBER, **reading.changed()) for reading in part) for part in parts]
 
 
 def several_readings(schema: Schema, raw: Mapping[str, Raw]) -> dict[str, tuple[Feature, ...]]:
@@ -171,10 +174,8 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
         signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
         todo.append(f"For all columns: {' or '.join(signs)}.")
     if listed_words := {word for feature in features for word in feature.categories}:
-        cells = [
-            f"{word!r} in {raw.counts[word]:,} cells"
-            for word in next(same for same in spelling.same_numbers(raw.counts) if {*same} & listed_words)
-        ]
+        same = next(words for words in spelling.same_numbers(raw.counts) if listed_words.intersection(words))
+        cells = [f"{word!r} in {raw.counts[word]:,} cells" for word in same]
         why += f", as {' and '.join(cells)} are one number"
         todo.append("Or write it in one way in all cells.")
     return f"column {name}: {why}, {', or '.join(ways)}. {' '.join(todo)}"
@@ -220,11 +221,9 @@ def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list
 
 def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
     """A note on columns that are left out, as ``why`` says of each, with the option that puts them back beside those of ``before``."""
-    s = "s" * (len(columns) > 1)
-    return (
-        f"{source}: the column{s} {listed(columns)} {'are' if s else 'is'} left out: {why}. "
-        f"If {'they are features' if s else 'it is a feature'}: {option('keep', [*before, *columns][:MANY])}."
-    )
+    are, features = ("s {} are", "they are features") if len(columns) > 1 else (" {} is", "it is a feature")
+    todo = option("keep", [*before, *columns][:MANY])
+    return f"{source}: the column{are.format(listed(columns))} left out: {why}. If {features}: {todo}."
 
 
 def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
@@ -253,7 +252,6 @@ def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -
         problems[-1] += (
             f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
         )
-
     if few and not options.schema:
         kinds = json.dumps({name: {"kind": CATEGORY} for name in few}, ensure_ascii=False)
         problems[-1] += f" If its words are categories: {option('columns', kinds)}."
@@ -282,17 +280,6 @@ def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequen
         )
     if dropped:
         yield by_other_columns(feature, dropped, text)
-
-
-def notes_of(source: str, schema: Schema, keep: Sequence[str]) -> list[str]:
-    """Sentences on the columns that are left out, and how to put them back."""
-    counts = [name for name, why in schema.left_out.items() if why == INDEX]
-    notes = [left_out(counts, keep, source, INDEX)] if counts else []
-    return notes + [
-        f"{source}: the column {name} is left out: {why}. To use it: give its kind under [columns] in the file that `equipoise init` writes."
-        for name, why in schema.left_out.items()
-        if why != INDEX
-    ]
 
 
 def described(feature: Feature, cells: Cells) -> str:
@@ -432,10 +419,9 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
         commas = sum("," in word and "." not in word for word in counts) > sum("." in word for word in counts)
         sign = decimal or ("," if commas else ".")
         return Guess((Feature(name, NUMBER, decimal=sign, unit=units.most_common(1)[0][0] if units else ""),))
-    if few:
-        return Guess((Feature(name, CATEGORY),))
-    if present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST:
-        return Guess((Feature(name, CATEGORY, least=ROWS),))
+    frequent = present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST
+    if few or frequent:
+        return Guess((Feature(name, CATEGORY, least=1 if few else ROWS),))
     return Guess(reason=f"text, or names of rows: {len(counts):,} different words in {present:,} rows")
 
 
@@ -452,11 +438,8 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
         return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
     if feature.kind != CATEGORY or feature.categories:
         return ()
-    named = {
-        word: n
-        for word, n in raw.counts.items()
-        if (word in feature.not_missing or not spelling.missing(word)) and plain(word) not in feature.missing_values
-    }
+    present = (word for word in raw.counts if word in feature.not_missing or not spelling.missing(word))
+    named = {word: raw.counts[word] for word in present if plain(word) not in feature.missing_values}
     if not (same := spelling.same_numbers(named)):
         return ()
     spelled = {word for words in same for word in words}
