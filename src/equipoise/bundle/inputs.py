@@ -23,7 +23,7 @@ from equipoise.data.tables.columns import Columns, require_columns
 from equipoise.data.tables.options import WRITTEN
 from equipoise.data.tables.roles import band
 from equipoise.data.tables.schema import CATEGORY, plain
-from equipoise.data.tables.words import Signs, missing
+from equipoise.data.tables.words import PLAIN, Signs, missing
 from equipoise.data.transforms import Images
 from equipoise.system.errors import InputError
 from equipoise.system.suggestions import some
@@ -31,25 +31,21 @@ from equipoise.system.suggestions import some
 Made = tuple[NDArray[Any], list[str]]  # what the network takes, before a transform; and notes on it
 
 
-@dataclass(frozen=True)
-class GroupColumn:
-    """The column of a table with the groups of people.
+@dataclass(frozen=True, kw_only=True)
+class GroupColumn(Signs):
+    """The column of a table with the groups of people, and the signs in its numbers, where they are text.
 
     Parameters
     ----------
     column : its name.
     bands : edges at which numbers are divided, see :class:`equipoise.data.tables.roles.Group`.
     names : of groups, where a table has other words for them.
-    thousands, decimal, unit : the signs in its numbers, where they are text.
     unknown : the group of people whose cell is missing; none if it is empty.
     """
 
     column: str
     bands: tuple[float, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    thousands: str = ""
-    decimal: str = "."
-    unit: str = ""
     unknown: str = ""
 
     def group_of(self, cell: Any) -> str:
@@ -60,7 +56,7 @@ class GroupColumn:
         if not self.bands:
             return self.names.get(word, word)
         text = isinstance(cell, str) or self.unit  # 0.4 is no 40 %
-        number = Signs(self.thousands, self.decimal, self.unit).number(word) if text else Signs().number(word)
+        number = self.number(word) if text else PLAIN.number(word)
         return band(number, self.bands) if number == number else ""
 
 

@@ -132,9 +132,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.directory,)
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
     @property
     def about(self) -> Mapping[str, Any]:
         """What ``bundle.json`` says: method, data, measures, versions, hashes."""

@@ -227,23 +227,21 @@ def _odd(name: str, what: object, raw: Raw) -> list[str]:
 
 
 def read_column(values: Values, role: str, origin: Origin, columns: Columns, shown: str = "") -> Names:
-    """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost."""
-    if role != "label" or not columns.regression:
-        if role == "group" and columns.unknown is not None:
-            return _with_unknown([*values], columns.unknown, origin, columns.not_missing)
-        return spelling.read_role(values, role, origin, columns.not_missing)
-    numbers, problems, notes = read_numbers(values, origin, columns, shown, label=True)
-    if problems:
-        return Names((), problems)
-    label = tuple(map(repr, numbers))
-    if len(set(label)) == 1:
-        every = f"{label[0]} in all {len(label):,} samples ({origin.places(range(len(label)))})"
-        return Names(label, (f"{origin.what}: the number to predict is {every}, so there is nothing to learn.",))
-    return Names(label, notes=tuple(notes))
+    """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost.
 
-
-def _with_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
-    """The groups in a column, of which missing cells are the group ``unknown``."""
+    Missing cells of a group are the group ``columns.unknown``, if there is one.
+    """
+    if role == "label" and columns.regression:
+        numbers, problems, notes = read_numbers(values, origin, columns, shown, label=True)
+        label = () if problems else tuple(map(repr, numbers))
+        if len(set(label)) == 1:
+            every = f"{label[0]} in all {len(label):,} samples ({origin.places(range(len(label)))})"
+            problems = (f"{origin.what}: the number to predict is {every}, so there is nothing to learn.",)
+        return Names(label, problems, () if problems else tuple(notes))
+    unknown, not_missing = columns.unknown, columns.not_missing
+    if role != "group" or unknown is None:
+        return spelling.read_role(values, role, origin, not_missing)
+    values = [*values]
     lost = [spelling.missing(word := _cell(cell)) and word not in not_missing for cell in values]
     filled = [unknown if gone else cell for cell, gone in zip(values, lost, strict=True)]
     names = spelling.read_role(filled, "group", origin, not_missing)
@@ -260,7 +258,8 @@ def read_numbers(
     """The numbers in a column, NaN where a cell is none; a problem if there is such a cell; and notes. A ``label`` is a number to predict."""
     values = values if isinstance(values, np.ndarray) else [*values]
     source, _, name = origin.what.rpartition(", column ")
-    notes, cells = list[str](), _cells(values)
+    dates = isinstance(values, np.ndarray) and values.dtype.kind == "M"
+    notes, cells = list[str](), [_cell(cell) for cell in (np.datetime_as_string(values) if dates else values)]
     signs = signs_in_role(values, name, columns, source or name, shown, notes)
     numbers = signs.numbers(cells).tolist()
     bad = [k for k, number in enumerate(numbers) if not abs(number) <= spelling.LARGEST]
@@ -277,14 +276,8 @@ def read_numbers(
     return numbers, (f"{origin.what}: expected {expected}; {fault}. {todo}",), notes
 
 
-def _cells(values: Values) -> list[str]:
-    """Cells as text without blanks around it; of floating-point numbers all digits."""
-    if isinstance(values, np.ndarray):
-        values = (np.datetime_as_string(values) if values.dtype.kind == "M" else values).tolist()
-    return [_cell(cell) for cell in values]
-
-
 def _cell(cell: Any) -> str:
+    """A cell as text without blanks around it; of a floating-point number all digits."""
     if cell is None:
         return ""
     if isinstance(cell, bool | float | np.bool_ | np.floating):
