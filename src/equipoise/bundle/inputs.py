@@ -110,9 +110,8 @@ class Rows:
 
         if hasattr(x, "iloc") and hasattr(x, "columns"):
             return x
-        if not isinstance(x, Mapping) or not all(
-            isinstance(cells, Sized) and not isinstance(cells, str) for cells in x.values()
-        ):
+        columns = x.values() if isinstance(x, Mapping) else [None]
+        if not all(isinstance(cells, Sized) and not isinstance(cells, str) for cells in columns):
             raise InputError(
                 f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name, lists by "
                 f"name, or the path of a file; found {_described(x)}."

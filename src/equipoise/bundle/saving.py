@@ -194,10 +194,8 @@ def _inputs(trained: Trained) -> Inputs:
 
 def _task(model: Model) -> dict[str, Any]:
     task = model.task
-    if type(task) is Classification:
-        return {"name": task.name}
-    if type(task) is Regression:
-        return {"name": task.name} | {name: getattr(task, name) for name in ("loss", "centre", "scale", "unit")}
+    if type(task) is Classification or type(task) is Regression:
+        return {"name": task.name} | asdict(task)
     raise InputError(
         f"The task {type(task).__name__} is your own code, which a bundle does not hold, as loading one runs no code."
     )

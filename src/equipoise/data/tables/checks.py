@@ -205,13 +205,10 @@ def _least_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def unlike_words(column: str, counts: Mapping[str, Mapping[str, int]], what: str) -> Iterator[str]:
     """Notes on categories that are common at one client or site, and do not occur at any other."""
     for name, mine in counts.items():
-        others = [each for other, each in counts.items() if other != name and any(each.values())]
-        present = sum(mine.values())
-        alone = [
-            word
-            for word, n in mine.items()
-            if word and n >= max(LEAST, COMMON * present) and not any(each.get(word) or each.get("") for each in others)
-        ]
+        others = [words for other, words in counts.items() if other != name and any(words.values())]
+        least = max(LEAST, COMMON * sum(mine.values()))
+        common = (word for word, n in mine.items() if word and n >= least)
+        alone = [word for word in common if not any(words.get(word) or words.get("") for words in others)]
         if others and alone:
             yield (
                 f"column {column}: {listed(map(repr, alone))} at {what} {name} only. Is it written as elsewhere? If not, write it alike."
@@ -234,11 +231,8 @@ def people_in(x: NDArray[Any], names: Sequence[str]) -> list[int]:
     """Columns of ``x`` [n, D] of whole numbers that seem to name people by their name, and come again, by about 2 to 50 rows of each."""
     n = len(x)
     called = (k for k, name in enumerate(names) if PERSON.fullmatch(name) or PERSON.match(name.casefold()))
-    return [
-        k
-        for k in called
-        if (x[:, k] == np.rint(x[:, k])).all() and max(DIFFERENT, n / 50) <= len(np.unique(x[:, k])) <= 0.9 * n
-    ]
+    whole = (k for k in called if (x[:, k] == np.rint(x[:, k])).all())
+    return [k for k in whole if max(DIFFERENT, n / 50) <= len(np.unique(x[:, k])) <= 0.9 * n]
 
 
 def standing_in(x: NDArray[Any], todo: str = TODO, form: str = "") -> Iterator[str]:

@@ -455,10 +455,8 @@ def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
     Training has several categories that are one number, 3.1 and 3.10; or 251.690 was 251,690 there, or 45 % were 45, and not 0.45.
     """
     values, signs = typed_numbers(raw), feature.thousands or feature.unit
-    alike = [same for same in same_numbers(fitted.categories) if float(same[0]) in values]
-    reasons = [
-        f", and {' and '.join(map(repr, same))} are one number and different categories of training" for same in alike
-    ]
+    alike = [" and ".join(map(repr, same)) for same in same_numbers(fitted.categories) if float(same[0]) in values]
+    reasons = [f", and {words} are one number and different categories of training" for words in alike]
     if signs and len(values) and np.abs(values).max() * APART <= abs(fitted.centre):
         about = f"{signs!r} gave numbers about {fitted.centre:,.6g}"
         reasons.append(f" such as {values[0]:g}, and in training text with {about}")

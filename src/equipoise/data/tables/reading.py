@@ -334,11 +334,7 @@ def key_of(name: str) -> str:
 def signed(schema: str) -> set[str]:
     """The columns of a schema that are read as text: their numbers have signs, 2.000 may be two thousand; or are codes, 1E1."""
     written = {name: options for name, options in json.loads(schema or "{}").items() if isinstance(options, dict)}
-    return {
-        name
-        for name, column in written.items()
-        if any(map(column.get, SIGNS)) or column.get("kind", kind_of(column)) == CATEGORY
-    }
+    return {name for name, column in written.items() if any(map(column.get, SIGNS)) or kind_of(column) == CATEGORY}
 
 
 @dataclass(frozen=True)

@@ -348,17 +348,16 @@ def faults(
     cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str], n: int, kind: Callable[[str], str]
 ) -> str:
     """What is wrong with a column of ``n`` cells, of which ``cells`` in ``rows`` are of a wrong ``kind``: first examples of each."""
-    meaning = {cell: MISSING_CELLS if missing(cell) else kind(cell.strip()) for cell in set(cells)}
-    kinds = grouped((meaning[cell], k) for k, cell in enumerate(cells))
+    words = [cell.strip() for cell in cells]
+    meaning = {word: MISSING_CELLS if missing(word) else kind(word) for word in {*words}}
+    kinds = grouped((meaning[word], k) for k, word in enumerate(words))
     said = []
     for name, which in kinds.items():
         first: dict[str | int, int] = {}  # of the same cells one is enough, unless they are missing
         for k in which:
-            first.setdefault(k if name == MISSING_CELLS else cells[k].strip(), k)
-        examples = [
-            f"{cells[k].strip()[:40]!r} in {at(rows[k])}" if cells[k].strip() else f"empty in {at(rows[k])}"
-            for k in [*first.values()][:FIRST]
-        ]
+            first.setdefault(k if name == MISSING_CELLS else words[k], k)
+        shown = [*first.values()][:FIRST]
+        examples = [f"{repr(words[k][:40]) if words[k] else 'empty'} in {at(rows[k])}" for k in shown]
         are = "are" if len(which) > 1 else "is"
         share = f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {are}"
         said.append(f"{share} {name} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
