@@ -49,7 +49,9 @@ BANDS, LEAST = 10, 10  # of numbers to predict, by which they are divided and dr
 UNTIE = "Subtract what they have in common, divide them into several columns, or give their logarithm."
 ALL, COMMON = "all", "common"  # names of test sets that are nobody's own
 TESTS = ("groups", "clients", "all")
-TestSets = tuple[dict[str, list[int]], tuple[str, ...] | None]  # rows by name; the set of each client, if each has one
+Ids = NDArray[np.int64]
+RowsOf = dict[str, list[int]]  # by the name of a client or a test set
+TestSets = tuple[RowsOf, tuple[str, ...] | None]  # rows by name; the set of each client, if each has one
 
 
 def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
@@ -212,8 +214,8 @@ def columns_of(**options: Any) -> Columns:
 class Parts:
     """Rows of every client for training and testing, ``common`` ones for testing, and those of the server."""
 
-    train: dict[str, list[int]]
-    test: dict[str, list[int]]
+    train: RowsOf
+    test: RowsOf
     common: list[int]
     validation: list[int]
     notes: tuple[str, ...] = ()
@@ -250,7 +252,7 @@ def divided(
     people = own.people
     drawn_for_tests, drawn_for_server = np.full((2, people.max() + 1), -1)
     _require_parts(own)
-    train, tested = dict[str, list[int]](), dict[str, list[int]]()
+    train, tested = RowsOf(), RowsOf()
     held = np.flatnonzero(split == "validation").tolist()
     if held and server_validation:
         raise DataError(
@@ -311,7 +313,7 @@ def _in_several_places(own: UserData, parts: Parts, tested: list[int]) -> Iterat
         yield f"{n:,} people have training rows at several clients: none of these rows is held out for validation."
 
 
-def _alike(own: UserData) -> NDArray[np.int64] | None:
+def _alike(own: UserData) -> Ids | None:
     """An id per row [n], equal for rows with equal target and inputs; None for images."""
     if isinstance(own.inputs, RawTable):
         columns = [cells.values for cells in own.inputs.columns.values()]
@@ -342,12 +344,7 @@ def _dealt(own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clien
     return partition.names_of(map(np.flatnonzero, theirs), len(y))
 
 
-def _drawn_people(
-    people: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    draw: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn_people(people: Ids, rows: Ids, parts: Ids, draw: Callable[[Ids], tuple[Ids, Ids]]) -> tuple[Ids, Ids]:
     """The ``rows`` of a client whose people are drawn, and its others; who is drawn at one client is drawn at all.
 
     ``draw`` gets one row of each person, and divides these. ``parts`` are changed: 1 of people who are drawn, 0 of others, -1 of those of
@@ -372,9 +369,7 @@ def _require_parts(own: UserData) -> None:
         )
 
 
-def _drawn(
-    rows: NDArray[np.int64], y: NDArray[Any], strata: NDArray[Any], share: float, rng: Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(rows: Ids, y: NDArray[Any], strata: NDArray[Any], share: float, rng: Generator) -> tuple[Ids, Ids]:
     """A share of the rows, at least one of two or more, and the rest.
 
     Rows in random order within their stratum, one stratum after another, of which every ``1 / share``-th is drawn: so each
@@ -391,12 +386,7 @@ def _drawn(
 
 
 def _give_back(
-    y: NDArray[Any],
-    whose: Sequence[str],
-    people: NDArray[np.int64],
-    train: dict[str, list[int]],
-    drawn: dict[str, list[int]],
-    held: list[int],
+    y: NDArray[Any], whose: Sequence[str], people: Ids, train: RowsOf, drawn: RowsOf, held: list[int]
 ) -> None:
     """Return a drawn sample of each class that nobody would train on otherwise: of a class with one sample, say."""
     for k in set(y.tolist()) - {int(y[row]) for rows in train.values() for row in rows}:
@@ -520,17 +510,17 @@ def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:
     return Coder.fitted_to(own.inputs, _learnt_from(own, parts, held))
 
 
-def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[NDArray[np.int64]]:
+def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[Ids]:
     """Of every client the rows that it trains on, of which means, categories and all else are learnt."""
     clients = [(name, np.array(rows, np.int64)) for name, rows in parts.train.items()]
-    people: Sequence[NDArray[np.int64] | None] = _people(own, parts.train) or [None] * len(clients)
+    people: Sequence[Ids | None] = _people(own, parts.train) or [None] * len(clients)
     return [
         rows[~held_rows(len(rows), own.targets[rows], *held, name, who)]
         for (name, rows), who in zip(clients, people, strict=True)
     ]
 
 
-def _people(own: UserData, train: Mapping[str, Sequence[int]]) -> list[NDArray[np.int64]]:
+def _people(own: UserData, train: Mapping[str, Sequence[int]]) -> list[Ids]:
     """Of every client the person of each training row, see :func:`at_one_client`; nothing if people are not known."""
     return [] if own.subject is None else at_one_client([own.people[rows] for rows in train.values()])
 

@@ -27,6 +27,7 @@ VERSION = 1  # raise it whenever a byte or a part changes
 LICENCE = "CC BY 4.0"
 PEOPLE = 45_222  # in Adult
 LEAST = 10  # people of a client of a Dirichlet draw
+Given = Mapping[str, Any]  # options by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,12 +320,7 @@ def read(table: Table) -> tuple[UserData, Mapping[str, Column]]:
 
 
 def _described(
-    table: Table,
-    drawn: Mapping[str, Any],
-    held: Draw,
-    options: Mapping[str, Any],
-    whose: Callable[[int], Column],
-    bias: Bias | None = None,
+    table: Table, drawn: Given, held: Draw, options: Given, whose: Callable[[int], Column], bias: Bias | None = None
 ) -> Described:
     """The scenario of a table; ``drawn`` is what is for testing and for the server, and ``whose(seed)`` the client of every row, before any bias."""
     name, (test, server_validation, tests) = table.name, drawn.values()

@@ -46,16 +46,12 @@ FORMS = (
     "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z",
 )  # fmt: skip
 LATEST = 2068  # year of two digits, as Python reads them
+RawColumns = Mapping[str, Raw]  # of a table, by name
+Signed = tuple[Mapping[str, Sequence[Signs]], str]  # see :func:`signs_in`
 
 
 def read_raw(
-    source: str,
-    names: Sequence[str],
-    raw: Mapping[str, Raw],
-    options: Columns,
-    at: Place,
-    readings: tuple[Mapping[str, Sequence[Signs]], str],
-    counts: Set[str],
+    source: str, names: Sequence[str], raw: RawColumns, options: Columns, at: Place, texts: Signed, counts: Set[str]
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
@@ -65,7 +61,7 @@ def read_raw(
     names, raw : its columns, and those that may become inputs.
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
-    readings : see :func:`signs_in`.
+    texts : of columns of text, see :func:`signs_in`.
     counts : columns that count the rows.
     """
     if options.agreed:
@@ -77,7 +73,7 @@ def read_raw(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
         written = {name: column for name, column in written.items() if name not in unused}
-    problems, (signs, shown) = list[str](), readings
+    problems, (signs, shown) = list[str](), texts
     for name in options.keep:
         if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
             why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
@@ -127,7 +123,7 @@ def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tu
     return (Feature(name) if {*SIGNS, "decimal"} & signs_decided else guess.features[0],), ()
 
 
-def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
+def signs_in(raw: RawColumns, options: Columns, text: bool) -> Signed:
     """The readings of each column of text as numbers; and the sign before fractions that the table shows.
 
     ``text`` : whether the table has no types of its own, so that its numbers were text, too.
@@ -154,7 +150,7 @@ def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[tu
     return [tuple(Feature(name, NUMBER, **reading.changed()) for reading in part) for part in parts]
 
 
-def several_readings(schema: Schema, raw: Mapping[str, Raw]) -> dict[str, tuple[Feature, ...]]:
+def several_readings(schema: Schema, raw: RawColumns) -> dict[str, tuple[Feature, ...]]:
     """By column the readings that are left of its kind, where there are several."""
     text = {feature: raw[feature.name] for feature in schema.features if feature.kind != NUMBER}
     every = {feature.name: readings_of(feature, cells) for feature, cells in text.items() if isinstance(cells, Words)}
@@ -204,7 +200,7 @@ def written_as(feature: Feature) -> str:
     return ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items())
 
 
-def counting_columns(raw: Mapping[str, Raw]) -> set[str]:
+def counting_columns(raw: RawColumns) -> set[str]:
     """The names of columns that count the rows: of numbers, or of text, as which all columns are read if one has another cell far below."""
     numbers = {name: cells for name, cells in raw.items() if isinstance(cells, np.ndarray) and cells.dtype.kind != "M"}
     for name, cells in raw.items():
@@ -226,7 +222,7 @@ def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: st
     return f"{source}: the column{are.format(listed(columns))} left out: {why}. If {features}: {todo}."
 
 
-def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
+def _agreed(source: str, raw: RawColumns, options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
     """The columns that several sites agreed on, wherever they are in this table."""
     schema = Schema.of(json.loads(options.schema))
     require_columns([*raw], schema.names, source, "the schema names")
@@ -237,7 +233,7 @@ def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) ->
     return table, problems, []
 
 
-def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str]]:
+def _read(schema: Schema, raw: RawColumns, options: Columns, at: Place) -> tuple[RawTable, list[str]]:
     """The cells of all columns of a schema, and what is wrong with them."""
     columns, problems, faulty, few = dict[str, Cells](), list[str](), list[str](), list[str]()
     for feature in schema.features:
@@ -301,7 +297,7 @@ def described(feature: Feature, cells: Cells) -> str:
     return said + f"; {gone:,} missing" * (gone > 0)
 
 
-def examples_of(raw: Mapping[str, Raw]) -> dict[str, dict[int, str]]:
+def examples_of(raw: RawColumns) -> dict[str, dict[int, str]]:
     """Of columns of text two rows with different cells, as they are written."""
     rows = dict[str, dict[int, str]]()
     for name, cells in raw.items():
