@@ -53,37 +53,37 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
 
     leave = [*columns.leave_out]
 
-    def said(which: Sequence[int], verbs: tuple[str, str], why: str) -> str:
+    def note(which: Sequence[int], verbs: tuple[str, str], reason: str) -> str:
         called, many = [names[k] for k in which], len(which) > 1
         leave.extend(called)
         todo = option("leave_out", leave[:MANY]) if own.features else "leave it out"
-        return f"{source}: the column{'s' * many} {listed(called)} {verbs[many]} {why}: {todo}."
+        return f"{source}: the column{'s' * many} {listed(called)} {verbs[many]} {reason}: {todo}."
 
     what, part = ("number to predict", "") if own.regression else ("class", ", or some classes from the others,")
     y = own.targets if own.regression else np.unique(np.array(own.label, object), return_inverse=True)[1]
     people = [] if columns.subject else [k for k in people_in(x, names) if names[k] not in columns.keep]
     if telling := [k for k in (follows if own.regression else tells)(x, y) if k not in people]:
         words = f"the {what}{part} of all {len(x):,} samples. If made from the {what}, or known only after it"
-        yield Said(said(telling, ("tells", "tell, each alone,"), words), LEAK)
+        yield Said(note(telling, ("tells", "tell, each alone,"), words), LEAK)
     for name in (names[k] for k in people):
         yield (
             f"{source}: the column {name} may name people, who have several rows, and a model learns them by heart. If so, keep the rows of each "
             f"together, and the column out of the inputs: {option('subject', name)}. If not, and it is no feature: "
             f"{option('leave_out', [*columns.leave_out, name][:MANY])}."
         )
-    kept = {k for k, name in enumerate(names) if name in columns.keep}
-    if naming := sorted({*identifiers(x, names)} - kept - {*counting(x), *telling, *people}):
-        yield said(
+    wanted = {k for k, name in enumerate(names) if name in columns.keep}
+    if naming := sorted({*identifiers(x, names)} - wanted - {*counting(x), *telling, *people}):
+        yield note(
             naming,
             ("may number", "may number"),
             "the rows, or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart",
         )
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
-        yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
+        yield note(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
     for first, same in grouped(copies(x)).items():
         if first not in constant:
-            yield said(same, ("is", "are"), f"the same as {names[first]} in every row, which tells nothing more")
+            yield note(same, ("is", "are"), f"the same as {names[first]} in every row, which tells nothing more")
     gaps = () if table is None or own.regression else _missing_by_class(own, table)
     at_clients = () if own.client is None else _by_client(own.client, table, x, names)
     for sentence in (*shortened([*gaps]), *_stand_ins(table, x, names), *shortened([*at_clients])):
@@ -299,8 +299,8 @@ def _chance(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
     chance = np.where((repeats & changes).any(0), np.inf, again * log(np.square(present / n).sum()))
     for k in np.flatnonzero((chance <= 0) & (changes.sum(0) == len(present) - 1)).tolist():  # an interval for each
         begins = np.append(True, ~repeats[:, k])
-        each = np.unique(classes[begins, k], return_counts=True)[1]
-        chance[k] += lgamma(len(each) + 1) + sum(lgamma(count + 1) for count in each) - lgamma(sum(each) + 1)
+        sizes = np.unique(classes[begins, k], return_counts=True)[1]
+        chance[k] += lgamma(len(sizes) + 1) + sum(lgamma(count + 1) for count in sizes) - lgamma(sum(sizes) + 1)
     for k in np.flatnonzero((chance > 0) & (again == n - 2)).tolist():  # two numbers, of some classes each
         cut = int(repeats[:, k].argmin()) + 1
         if not {*classes[:cut, k].tolist()} & {*classes[cut:, k].tolist()}:

@@ -65,8 +65,8 @@ class Sums(NamedTuple):
         ``n STD^2 = sum_k n_k (STD_k^2 + (mean_k - mean)^2)`` (Chan, Golub, LeVeque 1983), which loses no digits where means are large.
         """
         words = Counter[str]()
-        for each in filter(None, (part.words for part in parts)):
-            words.update(each)
+        for of_client in filter(None, (part.words for part in parts)):
+            words.update(of_client)
         points = np.concatenate([part.points for part in parts] or [()])
         order = np.argsort(points, kind="stable")
         counted = any(len(part.counts) for part in parts)
@@ -162,7 +162,7 @@ def _sums(parts: Sequence[NDArray[np.float64]], rows: int) -> list[Sums]:
         unit[unit == 0] = 1.0  # without it squares would be zero or infinite
         deviations = unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)
         gaps = of_client / n - total / max(1, present)
-        clients.append([(values.shape[1], *each) for each in zip(gaps.tolist(), deviations.tolist(), strict=True)])
+        clients.append([(values.shape[1], *pair) for pair in zip(gaps.tolist(), deviations.tolist(), strict=True)])
     points = np.sort(np.concatenate(parts, axis=1), axis=1)
     spread, fractions = map(_pooled, zip(*clients, strict=True)), (points % 1 != 0).sum(1).tolist()
     columns = zip(total.tolist(), spread, fractions, points, strict=True)
@@ -282,14 +282,14 @@ def fit_numbers(feature: Feature, sums: Sums) -> Fitted:
 
 def fit_categories(feature: Feature, sums: Sums) -> Fitted:
     """The categories of a column, of the counts of its words."""
-    kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
-    rest = sum(n for word, n in sums.words.items() if word not in kept)
+    names = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
+    rest = sum(n for word, n in sums.words.items() if word not in names)
     common = max(sorted(filter(None, sums.words)), key=lambda word: sums.words[word], default="")
     own = feature.missing == "own" and sums.present < sums.rows
-    fitted = Fitted(fill=common, flagged=own, categories=kept, joined=rest > 0)
+    fitted = Fitted(fill=common, flagged=own, categories=names, joined=rest > 0)
     if feature.coding == "one-hot":
         return fitted
-    places = {word: k for k, word in enumerate(kept)}
+    places = {word: k for k, word in enumerate(names)}
     numbers = [(places[word], n) for word, n in sums.words.items() if word in places]
     count = sum(n for _, n in numbers) or 1
     mean = sum(k * n for k, n in numbers) / count
@@ -436,12 +436,12 @@ def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[t
     named = some([f"{word!r} in {n:,}" for word, n in new.items()], 5)
     share = f"{strange:,} of {present:,} cells"
     if most and (meant or not fitted.joined):
-        why = "It is written otherwise than in training" if meant else "Is it written as in training"
-        how = f": {some(meant, 3)}." if meant else "?"
+        reason = "It is written otherwise than in training" if meant else "Is it written as in training"
+        advice = f": {some(meant, 3)}." if meant else "?"
         if any(word.isdigit() for word in new):
-            how += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
+            advice += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
         words = some([*map(repr, fitted.categories)], 5)
-        yield f"{share} are no category of training ({named}; in training {words}). {why}{how}", True
+        yield f"{share} are no category of training ({named}; in training {words}). {reason}{advice}", True
     elif fitted.joined:
         yield f"{share} are rare or unknown categories. Is it written as in training?", False
     else:

@@ -90,8 +90,8 @@ def read_raw(
         if isinstance(cells, Words):
             notes += [f"{source}: {note}" for note in _doubts(feature, cells, options.not_missing, dropped)]
             if feature.kind == CATEGORY:
-                names_kept = (word for word in cells.counts if spelling.missing(word) and word in options.not_missing)
-                feature = replace(feature, not_missing=tuple(names_kept))
+                categories = (word for word in cells.counts if spelling.missing(word) and word in options.not_missing)
+                feature = replace(feature, not_missing=tuple(categories))
         features.append(feature)
         choices += [(name, fitting)] * (len(fitting) > 1)
     schema = Schema(tuple(features), left).merged(written)
@@ -139,14 +139,14 @@ def signs_in(raw: RawColumns, options: Columns, text: bool) -> Signed:
 def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -> str:
     """That a column of numbers, which alone could be read in other ways, is read as the other columns are."""
     cell, value, *others = ways_of([feature, *dropped], raw)
-    ways = ", or ".join(f"{other}: {written_as(each)}" for other, each in zip(others, dropped, strict=True))
+    ways = ", or ".join(f"{other}: {written_as(reading)}" for other, reading in zip(others, dropped, strict=True))
     return f"column {feature.name}: {cell} is {value}, by the sign before fractions in other columns. If it is {ways}."
 
 
 def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[tuple[Feature, ...]]:
     """The readings of a column as numbers that agree with the sign that the table shows, and those that do not."""
     agreed = spelling.agreeing(signs, shown)
-    parts = agreed, [signs_of_one for signs_of_one in signs if signs_of_one not in agreed]
+    parts = agreed, [reading for reading in signs if reading not in agreed]
     return [tuple(Feature(name, NUMBER, **reading.changed()) for reading in part) for part in parts]
 
 
@@ -256,20 +256,19 @@ def _read(schema: Schema, raw: RawColumns, options: Columns, at: Place) -> tuple
 
 def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequence[Feature]) -> Iterator[str]:
     """Notes on words that mark missing cells and may be ``names`` or 0, on categories that look alike, and on readings that were dropped."""
-    lost, advice = list[str](), ""
+    lost, advice, pairs = list[str](), "", ""
     if feature.kind == NUMBER:
         lost, advice = sorted({*ZEROS_IN_WORDS} & text.counts.keys()), "0, write 0"
     elif feature.kind == CATEGORY:
         words = (word for word in text.counts if spelling.missing(word) and word not in names)
         lost = [word for word in words if word.isalpha() or word in SIGNS_OF_NOTHING]
         advice = f"a category: {option('not_missing', [*names, *lost])}"
+        alike = spelling.twins(word for word in text.counts if not spelling.missing(word))
+        pairs = listed(f"{first!r} and {other!r}" for first, other in alike)
     if lost:
         cells = sum(text.counts[word] for word in lost)
         yield f"column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. If it is {advice}."
-    same = (
-        spelling.twins(word for word in text.counts if not spelling.missing(word)) if feature.kind == CATEGORY else ()
-    )
-    if pairs := listed(f"{first!r} and {other!r}" for first, other in same):
+    if pairs:
         yield (
             f"column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
             "Write them alike if they are the same."
@@ -283,18 +282,18 @@ def described(feature: Feature, cells: Cells) -> str:
     gone, n = int(cells.missing.sum()), len(cells.values)
     if feature.kind == CATEGORY:
         counts = Counter(cells.counts).most_common()
-        said = f"{len(counts)} categories: {listed(f'{word} {n:,}' for word, n in counts)}"
+        text = f"{len(counts)} categories: {listed(f'{word} {n:,}' for word, n in counts)}"
     elif gone < n:
         low, high = np.nanmin(cells.values), np.nanmax(cells.values)
         present = cells.values[~cells.missing]
         zeros = odd_zeros(present) if feature.kind == NUMBER else None
-        said = f"{day(low)} to {day(high)}" if feature.kind == DATE else f"{low:g} to {high:g}"
-        said += f", 0 in {zeros[0]:,} rows and next {zeros[1]:g}: missing? then missing_values = [0]" if zeros else ""
+        text = f"{day(low)} to {day(high)}" if feature.kind == DATE else f"{low:g} to {high:g}"
+        text += f", 0 in {zeros[0]:,} rows and next {zeros[1]:g}: missing? then missing_values = [0]" if zeros else ""
         if (few := len(np.unique(present))) <= CODES and not (present % 1).any():
-            said += f', {few} whole numbers: if they are codes, kind = "category"' * (few > 2)
+            text += f', {few} whole numbers: if they are codes, kind = "category"' * (few > 2)
     else:
-        said = "nothing"
-    return said + f"; {gone:,} missing" * (gone > 0)
+        text = "nothing"
+    return text + f"; {gone:,} missing" * (gone > 0)
 
 
 def examples_of(raw: RawColumns) -> dict[str, dict[int, str]]:

@@ -245,11 +245,11 @@ def read_column(values: Values, role: str, origin: Origin, columns: Columns, sho
     lost = [spelling.missing(word := _cell(cell)) and word not in not_missing for cell in values]
     filled = [unknown if gone else cell for cell, gone in zip(values, lost, strict=True)]
     names = spelling.read_role(filled, "group", origin, not_missing)
-    said = f"{origin.what}: {sum(lost):,} of {len(lost):,} samples have no group, and are the group {unknown!r}."
+    note = f"{origin.what}: {sum(lost):,} of {len(lost):,} samples have no group, and are the group {unknown!r}."
     if unknown in {word for word, gone in zip(names.words, lost, strict=True) if not gone}:
-        why = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
-        return replace(names, problems=(*names.problems, why))
-    return replace(names, notes=(*names.notes, said)) if any(lost) else names
+        problem = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
+        return replace(names, problems=(*names.problems, problem))
+    return replace(names, notes=(*names.notes, note)) if any(lost) else names
 
 
 def read_numbers(

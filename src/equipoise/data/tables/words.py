@@ -101,17 +101,17 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     problems: list[str] = []
     if lost:
         rows, spelled = rows_of(lost), [words[k] for k in lost if words[k]]
-        what = keep = ""
+        examples = advice = ""
         if spelled:
-            what = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})"
-            keep = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, spelled[0]])}."
+            examples = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})"
+            advice = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, spelled[0]])}."
         others = {
             "group": f" To keep these people apart: {option('unknown', 'unknown')}.",
             "label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}.",
         }
         problems.append(  # measurements have no names to keep
-            f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
-            f"Fill it in, or remove the sample.{keep * (not measured)}{others.get(role, '')}"
+            f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{examples}: {origin.places(rows)}. "
+            f"Fill it in, or remove the sample.{advice * (not measured)}{others.get(role, '')}"
         )
     if large:
         problems.append(
@@ -283,15 +283,15 @@ def shown_by(columns: Iterable[tuple[Sequence[Signs], Sequence[str]]], others: s
     others : the sign that columns show which were read as numbers at once.
     """
     once = [(signs[0], words) for signs, words in columns if len(signs) == 1]
-    signs = {each: {each.decimal, each.thousands} & {*".,"} for each, _ in once}  # 1 000 shows nothing
-    shown = {each.decimal for each, words in once if any({*word} & signs[each] for word in words)}
+    signs = {form: {form.decimal, form.thousands} & {*".,"} for form, _ in once}  # 1 000 shows nothing
+    shown = {form.decimal for form, words in once if any({*word} & signs[form] for word in words)}
     shown |= {*others}
     return shown.pop() if len(shown) == 1 else ""
 
 
 def agreeing(signs: Sequence[Signs], shown: str) -> list[Signs]:
     """The readings that agree with the sign that a table shows, if one does; else all."""
-    return [each for each in signs if each.decimal == shown] or [*signs]
+    return [reading for reading in signs if reading.decimal == shown] or [*signs]
 
 
 def unit_of(words: Sequence[str]) -> str:
@@ -351,7 +351,7 @@ def faults(
     words = [cell.strip() for cell in cells]
     meaning = {word: MISSING_CELLS if missing(word) else kind(word) for word in {*words}}
     kinds = grouped((meaning[word], k) for k, word in enumerate(words))
-    said = []
+    shares = []
     for name, which in kinds.items():
         first: dict[str | int, int] = {}  # of the same cells one is enough, unless they are missing
         for k in which:
@@ -360,8 +360,8 @@ def faults(
         examples = [f"{repr(words[k][:40]) if words[k] else 'empty'} in {at(rows[k])}" for k in shown]
         are = "are" if len(which) > 1 else "is"
         share = f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {are}"
-        said.append(f"{share} {name} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
-    return " and ".join(said)
+        shares.append(f"{share} {name} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
+    return " and ".join(shares)
 
 
 def kind_of(word: str, signs: Signs) -> str:
