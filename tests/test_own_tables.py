@@ -875,7 +875,7 @@ def test_numbers_with_a_few_words_may_be_categories(tmp_path: Path) -> None:
 def test_a_bundle_reads_a_missing_group_as_training_did() -> None:
     from equipoise.bundle.inputs import GroupColumn
 
-    plainly, named = GroupColumn("age", (40.0,)), GroupColumn("age", (40.0,), unknown="unstated")
+    plainly, named = (GroupColumn(column="age", bands=(40.0,), unknown=name) for name in ("", "unstated"))
     assert [plainly.group_of(cell) for cell in ("NA", None, "30")] == ["", "", "< 40"]
     assert [named.group_of(cell) for cell in ("NA", None, "50")] == ["unstated", "unstated", ">= 40"]
 

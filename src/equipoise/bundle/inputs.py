@@ -23,7 +23,7 @@ from equipoise.data.tables.columns import Columns, require_columns
 from equipoise.data.tables.options import WRITTEN
 from equipoise.data.tables.roles import band
 from equipoise.data.tables.schema import CATEGORY, plain
-from equipoise.data.tables.words import Signs, missing
+from equipoise.data.tables.words import PLAIN, Signs, missing
 from equipoise.data.transforms import Images
 from equipoise.system.errors import InputError
 from equipoise.system.suggestions import some
@@ -31,25 +31,21 @@ from equipoise.system.suggestions import some
 Made = tuple[NDArray[Any], list[str]]  # what the network takes, before a transform; and notes on it
 
 
-@dataclass(frozen=True)
-class GroupColumn:
-    """The column of a table with the groups of people.
+@dataclass(frozen=True, kw_only=True)
+class GroupColumn(Signs):
+    """The column of a table with the groups of people, and the signs in its numbers, where they are text.
 
     Parameters
     ----------
     column : its name.
     bands : edges at which numbers are divided, see :class:`equipoise.data.tables.roles.Group`.
     names : of groups, where a table has other words for them.
-    thousands, decimal, unit : the signs in its numbers, where they are text.
     unknown : the group of people whose cell is missing; none if it is empty.
     """
 
     column: str
     bands: tuple[float, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
-    thousands: str = ""
-    decimal: str = "."
-    unit: str = ""
     unknown: str = ""
 
     def group_of(self, cell: Any) -> str:
@@ -60,7 +56,7 @@ class GroupColumn:
         if not self.bands:
             return self.names.get(word, word)
         text = isinstance(cell, str) or self.unit  # 0.4 is no 40 %
-        number = Signs(self.thousands, self.decimal, self.unit).number(word) if text else Signs().number(word)
+        number = self.number(word) if text else PLAIN.number(word)
         return band(number, self.bands) if number == number else ""
 
 
@@ -71,10 +67,8 @@ def codes_of(words: Sequence[str], groups: Sequence[str], what: str) -> tuple[ND
     ------
     DataError : most words that are there, and at least two, are no groups: they are probably written otherwise.
     """
-    code: dict[str, int] = {}
-    for k, group in enumerate(groups):
-        code.setdefault(plain(group).casefold(), k)
-    code |= {group: k for k, group in enumerate(groups)}  # as they are before what is alike
+    alike = {plain(group).casefold(): k for k, group in reversed([*enumerate(groups)])}  # of several the first
+    code = alike | {group: k for k, group in enumerate(groups)}  # as they are before what is alike
     codes = np.array([code.get(word, code.get(plain(word).casefold(), -1)) for word in words], np.int64)
     strange = Counter(word for word, k in zip(words, codes.tolist(), strict=True) if k < 0 and not missing(word))
     choices = f"The groups are {some([*groups])}."
@@ -116,9 +110,8 @@ class Rows:
 
         if hasattr(x, "iloc") and hasattr(x, "columns"):
             return x
-        if not isinstance(x, Mapping) or not all(
-            isinstance(cells, Sized) and not isinstance(cells, str) for cells in x.values()
-        ):
+        columns = x.values() if isinstance(x, Mapping) else [None]
+        if not all(isinstance(cells, Sized) and not isinstance(cells, str) for cells in columns):
             raise InputError(
                 f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name, lists by "
                 f"name, or the path of a file; found {_described(x)}."

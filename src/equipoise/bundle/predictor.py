@@ -76,8 +76,7 @@ class Content:
             inputs = inputs_of(about["inputs"], lambda: open_json(read_regular(folder / SCHEMA, ANYWHERE).decode()))
             name, options = about["task"]["name"], {k: value for k, value in about["task"].items() if k != "name"}
             task = Regression(**options) if options or name != "classification" else CLASSIFICATION
-            of_network = bool(about["network"])
-            forward = _network(about, folder / WEIGHTS, task) if of_network else session(folder / GRAPH)
+            forward = _network(about, folder / WEIGHTS, task) if about["network"] else session(folder / GRAPH)
             made = about.get("decision")
             if made is None and about["threshold"] != 0.5:  # of format 1
                 made = asdict(Decision(edges=(float(about["threshold"]),)))
@@ -131,9 +130,6 @@ class Predictor(BaseEstimator):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.directory,)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
 
     @property
     def about(self) -> Mapping[str, Any]:

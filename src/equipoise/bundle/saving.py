@@ -16,7 +16,6 @@ from torch import Tensor
 
 from equipoise import networks
 from equipoise.bundle import card, files
-from equipoise.bundle.files import CARDS, GRAPH, SCHEMA, WEIGHTS
 from equipoise.bundle.inputs import Inputs, Rows, inputs_of_run
 from equipoise.bundle.predictor import Content, graph
 from equipoise.core.model import Bound, Model
@@ -115,11 +114,11 @@ def save(
             f"The network is your own code ({type(model.net).__name__}), which a bundle does not hold, as loading one runs no code: write "
             "it as a graph too, with --onnx, in Python onnx=True (pip install 'equipoise[onnx]')."
         )
-    content = {WEIGHTS: save_tensors(state)}
+    content = {files.WEIGHTS: save_tensors(state)}
     if isinstance(inputs, Rows):
-        content[SCHEMA] = json.dumps(inputs.coder.as_json(), indent=1, ensure_ascii=False).encode()
+        content[files.SCHEMA] = json.dumps(inputs.coder.as_json(), indent=1, ensure_ascii=False).encode()
     if onnx:
-        content[GRAPH] = graph(net.cpu(), _here(trained.samples).batch(torch.tensor([0, 0]), None).x)
+        content[files.GRAPH] = graph(net.cpu(), _here(trained.samples).batch(torch.tensor([0, 0]), None).x)
     of_hub = str(trained.data.get("source")).startswith("hub:")  # others are paths
     named = ("scenario", "layout", "sha256", *["source"] * of_hub)
     about = {
@@ -149,7 +148,7 @@ def save(
         "versions": versions(),
     }
     page = card.Card(name or folder.absolute().name, about, trained.history, inputs)
-    content |= dict(zip(CARDS, (page.markdown().encode(), page.page.html().encode()), strict=True))
+    content |= dict(zip(files.CARDS, (page.markdown().encode(), page.page.html().encode()), strict=True))
     with tempfile.TemporaryDirectory(prefix="equipoise-bundle-") as place:
         files.write(trial := Path(place) / "bundle", about, content)
         _try(trial, trained)
@@ -194,10 +193,8 @@ def _inputs(trained: Trained) -> Inputs:
 
 def _task(model: Model) -> dict[str, Any]:
     task = model.task
-    if type(task) is Classification:
-        return {"name": task.name}
-    if type(task) is Regression:
-        return {"name": task.name} | {name: getattr(task, name) for name in ("loss", "centre", "scale", "unit")}
+    if type(task) is Classification or type(task) is Regression:
+        return {"name": task.name} | asdict(task)
     raise InputError(
         f"The task {type(task).__name__} is your own code, which a bundle does not hold, as loading one runs no code."
     )

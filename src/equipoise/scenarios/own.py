@@ -49,7 +49,9 @@ BANDS, LEAST = 10, 10  # of numbers to predict, by which they are divided and dr
 UNTIE = "Subtract what they have in common, divide them into several columns, or give their logarithm."
 ALL, COMMON = "all", "common"  # names of test sets that are nobody's own
 TESTS = ("groups", "clients", "all")
-TestSets = tuple[dict[str, list[int]], tuple[str, ...] | None]  # rows by name; the set of each client, if each has one
+Ids = NDArray[np.int64]
+RowsOf = dict[str, list[int]]  # by the name of a client or a test set
+TestSets = tuple[RowsOf, tuple[str, ...] | None]  # rows by name; the set of each client, if each has one
 
 
 def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
@@ -71,7 +73,10 @@ def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
     """
     given = Options(**options)
     wanted, tests, size, task = columns_of(**options), given.tests, given.size, given.task
-    _check(given)
+    if given.clients is not None:
+        check_whole("own: clients", given.clients, 1)
+    check_drawn("own", "samples", given.test, given.server_validation, ALL if tests is None else tests)
+    check_whole("own: size", size, SMALLEST, meaning=" pixels")
     between, download = edges(given.range), given.download
     own = first = _read(str(data), wanted, download, between)
     require_used(own, given)
@@ -132,13 +137,14 @@ def _read(source: str, columns: Columns, download: bool, between: Range | None, 
     """What the user has; of one file or function it is kept, so that a run, which asks several times, reads it once."""
     if own_code.is_reference(source):
         return _kept(source, columns, download, between, tuple(own_code.hashes(source).items()), seed)
-    if not Path(source).is_file():
-        return read_user_data(source, columns, download=download, between=between)
-    about = Path(source).stat()
-    own = _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
-    if isinstance(own.inputs, Pictures) and not own.inputs.current:  # the table is the same, and an image is not
-        return read_user_data(source, columns, download=download, between=between)
-    return own
+    if Path(source).is_file():
+        about = Path(source).stat()
+        own = _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
+        if (
+            not isinstance(own.inputs, Pictures) or own.inputs.current
+        ):  # else the table is the same, and an image is not
+            return own
+    return read_user_data(source, columns, download=download, between=between)
 
 
 @lru_cache(maxsize=2)  # a function's data of the first seed, which describe them, and of that of the run
@@ -162,14 +168,6 @@ def edges(written: str | Sequence[float] | None) -> Range | None:
             f"own: range must be two numbers, the grey level that is black and a larger one that is white, such as 0,4095; found {written!r}."
         ) from None
     return low, high
-
-
-def _check(given: Options) -> None:
-    if given.clients is not None:
-        check_whole("own: clients", given.clients, 1)
-    tests = ALL if given.tests is None else given.tests
-    check_drawn("own", "samples", given.test, given.server_validation, tests)
-    check_whole("own: size", given.size, SMALLEST, meaning=" pixels")
 
 
 def check_drawn(name: str, samples: str, test: float, server_validation: float, tests: str) -> None:
@@ -216,8 +214,8 @@ def columns_of(**options: Any) -> Columns:
 class Parts:
     """Rows of every client for training and testing, ``common`` ones for testing, and those of the server."""
 
-    train: dict[str, list[int]]
-    test: dict[str, list[int]]
+    train: RowsOf
+    test: RowsOf
     common: list[int]
     validation: list[int]
     notes: tuple[str, ...] = ()
@@ -238,7 +236,9 @@ def divided(
     server_validation: float = 0.0,
 ) -> Parts:
     """Say which samples each client trains on and is tested on; the parameters are those of :func:`scenario`."""
-    y, bands = _strata(own)
+    y = bands = own.targets  # the class of every sample, of which one must stay for training, and what is drawn evenly
+    if own.regression:
+        y, bands = np.zeros(len(own), np.int64), partition.bands(y, max(1, min(BANDS, len(own) // LEAST)))
     split = np.array(own.split if own.split is not None else ["train"] * len(own))
     whose = own.client if own.client is not None else _dealt(own, bands, split, seed, clients, alpha)
     if own.client is not None and clients is not None:
@@ -252,7 +252,7 @@ def divided(
     people = own.people
     drawn_for_tests, drawn_for_server = np.full((2, people.max() + 1), -1)
     _require_parts(own)
-    train, tested = dict[str, list[int]](), dict[str, list[int]]()
+    train, tested = RowsOf(), RowsOf()
     held = np.flatnonzero(split == "validation").tolist()
     if held and server_validation:
         raise DataError(
@@ -272,12 +272,17 @@ def divided(
             tested[name] = tests.tolist()
     _give_back(y, whose, people, train, tested if draws else {}, held)
     parts = Parts(train, tested, rows_of.get(("", "test"), []), sorted(held))
-    drawn = [_drawn_for_tests(own, test)] if draws else []
-    return replace(parts, notes=(*drawn, *_remarks(own, parts)))
+    return replace(parts, notes=tuple(_remarks(own, parts, test if draws else 0)))
 
 
-def _remarks(own: UserData, parts: Parts) -> Iterator[str]:
+def _remarks(own: UserData, parts: Parts, share: float) -> Iterator[str]:
+    """Notes on a division, of which a ``share`` of each client was drawn for testing; 0 if the data state what is."""
     train, tested = parts.train, parts.test
+    if share:
+        noun = "samples" if own.subject is None else "people"
+        drawn = f" training {noun}, as no part is called test," if own.split is not None else f" {noun}"
+        over = "the numbers to predict" if own.regression else "the classes"
+        yield f"{100 * share:g}% of each client's{drawn} were drawn for testing, as evenly over {over} as possible."
     if untested := [] if parts.common else [name for name in train if name not in tested]:
         yield f"{listed(untested)}: no sample to test on, so there is no test set of {'its' if len(untested) == 1 else 'their'} own."
     if untrained := [name for name in tested if name not in train]:
@@ -288,14 +293,6 @@ def _remarks(own: UserData, parts: Parts) -> Iterator[str]:
         if lost := [name for name in ordered(own.group) if name not in present]:
             yield f"Group {listed(lost)}: no sample to test on, so nothing is measured for {'it' if len(lost) == 1 else 'them'}."
     yield from _in_several_places(own, parts, rows)
-
-
-def _drawn_for_tests(own: UserData, share: float) -> str:
-    """That a share of each client was drawn for testing."""
-    noun = "samples" if own.subject is None else "people"
-    parts = f" training {noun}, as no part is called test," if own.split is not None else f" {noun}"
-    over = "the numbers to predict" if own.regression else "the classes"
-    return f"{100 * share:g}% of each client's{parts} were drawn for testing, as evenly over {over} as possible."
 
 
 def _in_several_places(own: UserData, parts: Parts, tested: list[int]) -> Iterator[str]:
@@ -316,7 +313,7 @@ def _in_several_places(own: UserData, parts: Parts, tested: list[int]) -> Iterat
         yield f"{n:,} people have training rows at several clients: none of these rows is held out for validation."
 
 
-def _alike(own: UserData) -> NDArray[np.int64] | None:
+def _alike(own: UserData) -> Ids | None:
     """An id per row [n], equal for rows with equal target and inputs; None for images."""
     if isinstance(own.inputs, RawTable):
         columns = [cells.values for cells in own.inputs.columns.values()]
@@ -327,14 +324,6 @@ def _alike(own: UserData) -> NDArray[np.int64] | None:
     rows = np.stack([own.targets, *columns], axis=1, dtype=np.float64) + 0.0  # no zero is negative
     number: dict[bytes, int] = {}
     return np.array([number.setdefault(row.tobytes(), len(number)) for row in rows], np.int64)
-
-
-def _strata(own: UserData) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The class of every sample, of which one must stay for training, and what is drawn evenly: classes, or bands of numbers to predict."""
-    if own.regression:
-        count = max(1, min(BANDS, len(own) // LEAST))
-        return np.zeros(len(own), np.int64), partition.bands(own.targets, count)
-    return own.targets, own.targets
 
 
 def _dealt(own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clients: int | None, alpha: float) -> Column:
@@ -355,12 +344,7 @@ def _dealt(own: UserData, y: NDArray[Any], split: NDArray[Any], seed: int, clien
     return partition.names_of(map(np.flatnonzero, theirs), len(y))
 
 
-def _drawn_people(
-    people: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    parts: NDArray[np.int64],
-    draw: Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn_people(people: Ids, rows: Ids, parts: Ids, draw: Callable[[Ids], tuple[Ids, Ids]]) -> tuple[Ids, Ids]:
     """The ``rows`` of a client whose people are drawn, and its others; who is drawn at one client is drawn at all.
 
     ``draw`` gets one row of each person, and divides these. ``parts`` are changed: 1 of people who are drawn, 0 of others, -1 of those of
@@ -385,9 +369,7 @@ def _require_parts(own: UserData) -> None:
         )
 
 
-def _drawn(
-    rows: NDArray[np.int64], y: NDArray[Any], strata: NDArray[Any], share: float, rng: Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(rows: Ids, y: NDArray[Any], strata: NDArray[Any], share: float, rng: Generator) -> tuple[Ids, Ids]:
     """A share of the rows, at least one of two or more, and the rest.
 
     Rows in random order within their stratum, one stratum after another, of which every ``1 / share``-th is drawn: so each
@@ -404,12 +386,7 @@ def _drawn(
 
 
 def _give_back(
-    y: NDArray[Any],
-    whose: Sequence[str],
-    people: NDArray[np.int64],
-    train: dict[str, list[int]],
-    drawn: dict[str, list[int]],
-    held: list[int],
+    y: NDArray[Any], whose: Sequence[str], people: Ids, train: RowsOf, drawn: RowsOf, held: list[int]
 ) -> None:
     """Return a drawn sample of each class that nobody would train on otherwise: of a class with one sample, say."""
     for k in set(y.tolist()) - {int(y[row]) for rows in train.values() for row in rows}:
@@ -469,6 +446,7 @@ def federate(
     beside = bool(parts.test) and of_clients != tuple(parts.train)  # clients have rows of their own in other sets
     samples, standard, doubts = _samples(own, size, parts, held, coder)
     standard |= {"held_out": {"share": held[0], "seed": held[1]}} if held[0] else {}
+    notes = [*own.notes, *parts.notes, *doubts]
 
     def tested(part: Callable[[list[int]], Any]) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
         """A part of the samples by test set, and that of each client, if clients have any in other sets."""
@@ -487,14 +465,7 @@ def federate(
         attributes=own.values,
         people=tuple(map(torch.from_numpy, _people(own, parts.train))) or None,
         tested=None if own.subject is None else tested(torch.from_numpy(own.people).__getitem__),
-        manifest={
-            **about,
-            "sha256": _digest(own),
-            **standard,
-            "notes": [*own.notes, *parts.notes, *doubts],
-            "clients": parts.train,
-            "tests": sets,
-        },
+        manifest={**about, "sha256": _digest(own), **standard, "notes": notes, "clients": parts.train, "tests": sets},
     )
 
 
@@ -513,8 +484,12 @@ def _samples(
         x: NDArray[Any] = np.load(path, allow_pickle=False)
     elif isinstance(own.inputs, RawTable):
         coder = coder or coder_of(own, parts, held)
-        x = coder(own.inputs.columns)
-        record, doubts = {"schema": coder.as_json(), "inputs": list(coder.names)}, _rounding_of(own, coder, x)
+        x, place = coder(own.inputs.columns), {name: k for k, name in enumerate(coder.names)}
+        record = {"schema": coder.as_json(), "inputs": list(coder.names)}
+        if numbers := [f.name for f in coder.schema.features if f.kind != CATEGORY]:
+            cells = [(own.inputs.columns[name], coder.fitted[name].fill) for name in numbers]
+            filled = np.stack([np.where(column.missing, fill, column.values) for column, fill in cells], 1)
+            doubts = _rounding(own, filled, x[:, [place[name] for name in numbers]], numbers)
     elif own.inputs.dtype == np.uint8:
         x, doubts = own.inputs, [*doubtful(faint(own.inputs), own.names)]
     elif "function" in own.about:
@@ -535,35 +510,25 @@ def coder_of(own: UserData, parts: Parts, held: Draw = NOTHING) -> Coder:
     return Coder.fitted_to(own.inputs, _learnt_from(own, parts, held))
 
 
-def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[NDArray[np.int64]]:
+def _learnt_from(own: UserData, parts: Parts, held: Draw) -> list[Ids]:
     """Of every client the rows that it trains on, of which means, categories and all else are learnt."""
     clients = [(name, np.array(rows, np.int64)) for name, rows in parts.train.items()]
-    people: Sequence[NDArray[np.int64] | None] = _people(own, parts.train) or [None] * len(clients)
+    people: Sequence[Ids | None] = _people(own, parts.train) or [None] * len(clients)
     return [
         rows[~held_rows(len(rows), own.targets[rows], *held, name, who)]
         for (name, rows), who in zip(clients, people, strict=True)
     ]
 
 
-def _people(own: UserData, train: Mapping[str, Sequence[int]]) -> list[NDArray[np.int64]]:
+def _people(own: UserData, train: Mapping[str, Sequence[int]]) -> list[Ids]:
     """Of every client the person of each training row, see :func:`at_one_client`; nothing if people are not known."""
     return [] if own.subject is None else at_one_client([own.people[rows] for rows in train.values()])
 
 
-def _rounding_of(own: UserData, coder: Coder, x: NDArray[np.float32]) -> list[str]:
-    """A note on numbers of a table that differ, and are the same once they are coded."""
-    assert isinstance(own.inputs, RawTable)
-    numbers = {f.name: own.inputs.columns[f.name] for f in coder.schema.features if f.kind != CATEGORY}
-    if not numbers:
-        return []
-    filled = [np.where(cells.missing, coder.fitted[name].fill, cells.values) for name, cells in numbers.items()]
-    place = {name: k for k, name in enumerate(coder.names)}
-    return _rounding(own, np.stack(filled, 1), x[:, [place[name] for name in numbers]], [*numbers])
-
-
 def _rounding(own: UserData, raw: NDArray[Any], x: NDArray[np.float32], names: Sequence[str]) -> list[str]:
-    said = lost(raw, x, lambda k: names[k])
-    return [f"{own.source}: {said} {UNTIE}"] if said else []
+    """A note on numbers that differ, and are the same once they are standardised or coded."""
+    sentence = lost(raw, x, lambda k: names[k])
+    return [f"{own.source}: {sentence} {UNTIE}"] if sentence else []
 
 
 def rounding(own: UserData, parts: Parts) -> list[str]:

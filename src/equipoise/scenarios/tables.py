@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.data.samples import NOTHING, Draw
-from equipoise.data.tables.cells import RawTable, Words, read_cells, word_of
+from equipoise.data.tables.cells import RawTable, raw_of, read_cells, word_of
 from equipoise.data.tables.columns import Column, UserData
 from equipoise.data.tables.schema import CATEGORY, Feature, Schema
 from equipoise.metrics.classification import RATES, chosen
@@ -27,6 +27,7 @@ VERSION = 1  # raise it whenever a byte or a part changes
 LICENCE = "CC BY 4.0"
 PEOPLE = 45_222  # in Adult
 LEAST = 10  # people of a client of a Dirichlet draw
+Given = Mapping[str, Any]  # options by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,9 +304,7 @@ def read(table: Table) -> tuple[UserData, Mapping[str, Column]]:
     cells = {str(name): tuple(map(word_of, frame[name].tolist())) for name in frame}
     columns = {}
     for feature in table.schema.features:
-        numbers = feature.kind != CATEGORY
-        raw = frame[feature.name].to_numpy(np.float64) if numbers else Words.of(frame[feature.name].tolist())
-        columns[feature.name], wrong = read_cells(feature, raw, lambda k: f"row {k + 1}")
+        columns[feature.name], wrong = read_cells(feature, raw_of(frame[feature.name]), lambda k: f"row {k + 1}")
         assert not wrong, wrong
     for name, shown in table.attributes.items():
         cells[name] = tuple(shown.get(word, word) for word in cells[name])
@@ -321,12 +320,7 @@ def read(table: Table) -> tuple[UserData, Mapping[str, Column]]:
 
 
 def _described(
-    table: Table,
-    drawn: Mapping[str, Any],
-    held: Draw,
-    options: Mapping[str, Any],
-    whose: Callable[[int], Column],
-    bias: Bias | None = None,
+    table: Table, drawn: Given, held: Draw, options: Given, whose: Callable[[int], Column], bias: Bias | None = None
 ) -> Described:
     """The scenario of a table; ``drawn`` is what is for testing and for the server, and ``whose(seed)`` the client of every row, before any bias."""
     name, (test, server_validation, tests) = table.name, drawn.values()

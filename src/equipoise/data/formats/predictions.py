@@ -110,8 +110,7 @@ def read(
 
     def numbers(name: str) -> NDArray[np.float64]:
         """The numbers in a column; NaN where a cell is none."""
-        todo = "Correct these cells, or remove their rows."
-        values, wrong, _ = read_numbers(cells[name], origin(name), columns, "a number in every row", todo)
+        values, wrong, _ = read_numbers(cells[name], origin(name), columns)
         problems.extend(wrong)
         if name == probability and (unit := unit_of([*filter(None, map(word_of, cells[name]))])):
             problems.append(f"{what}, column {name}: every probability has {unit!r}. Write numbers between 0 and 1.")

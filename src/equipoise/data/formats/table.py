@@ -286,9 +286,10 @@ def from_table(
     roles, problems, role_notes = read_roles(source, columns, named, groups, cells.__getitem__, origin, readings[1])
     notes += role_notes
     if "label" not in named:
+        labelled = "number to predict" if columns.regression else "class"
         problems.insert(
             0,
-            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the {columns.labelled}: --set label=COLUMN.",
+            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the {labelled}: --set label=COLUMN.",
         )
     inputs: Any = None
     features: Column = ()

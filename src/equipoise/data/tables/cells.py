@@ -242,7 +242,10 @@ def _numbers_and_gaps(feature: Feature, raw: Raw) -> tuple[NDArray[np.float64], 
         if feature.kind == DATE:
             numbers = raw.mapped(lambda words: days_of(words, feature.form, feature.latest), raw.days)
         else:
-            signs, truth = Signs(feature.thousands, feature.decimal, feature.unit), truth_in(feature, raw)
+            signs, pair = Signs(feature.thousands, feature.decimal, feature.unit), feature.truth
+            if not pair and len(pair := truth_of(raw.texts)) > 2:  # words for 0 and 1 that are not declared
+                pair = ()
+            truth = {word.casefold(): float(k % 2) for k, word in enumerate(pair)}
             numbers = raw.mapped(lambda words: signs.numbers(words, truth), raw.numbers)
         gone = raw.missing | np.array([plain(word.strip()) in marks for word in raw.words], bool)[raw.codes]
     elif raw.dtype.kind == "M":
@@ -280,14 +283,6 @@ def _codes(text: Words, names: Sequence[str], marks: Sequence[str]) -> Cells:
     code = {word: k for k, word in enumerate(words)}
     place = np.array([code.get(name_of.get(word.strip(), ""), -1) for word in text.words], np.int64)
     return Cells(place[text.codes], words)
-
-
-def truth_in(feature: Feature, text: Words) -> Mapping[str, float]:
-    """The words of a column that are 0 or 1: those that its schema has, or of a schema without any those of one pair."""
-    words = feature.truth
-    if not words and len(words := truth_of(text.texts)) > 2:
-        words = ()
-    return {word.casefold(): float(k % 2) for k, word in enumerate(words)}
 
 
 def days_of(words: Iterable[str], form: str, latest: int | None = None) -> NDArray[np.float64]:

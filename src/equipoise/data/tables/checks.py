@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from equipoise.data.precision import BLOCK, LEAST, counting
 from equipoise.data.tables.cells import Cells, RawTable
-from equipoise.data.tables.columns import MANY, PROBLEMS, Columns, UserData
+from equipoise.data.tables.columns import MANY, PROBLEMS, Column, Columns, UserData
 from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, NUMBER, Feature
 from equipoise.data.tables.words import EXACT
@@ -41,7 +41,8 @@ LONGEST = 1e20  # from which on they are no codes
 
 def doubts(own: UserData, columns: Columns) -> Iterator[str]:
     """What to know of the features before they are trained on, in sentences; nothing of images, and of sequences of whole numbers."""
-    x = own.inputs.numbers() if isinstance(own.inputs, RawTable) else own.inputs
+    table = own.inputs if isinstance(own.inputs, RawTable) else None
+    x = own.inputs if table is None else table.numbers()
     if not isinstance(x, np.ndarray) or x.ndim != 2 or len(x) < LEAST or not x.shape[1] or x.dtype == np.uint8:
         return  # too few rows, or no measurements in columns
     if "function" in own.about and x.dtype.kind != "f":
@@ -52,45 +53,41 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
 
     leave = [*columns.leave_out]
 
-    def said(which: Sequence[int], verbs: tuple[str, str], why: str) -> str:
+    def note(which: Sequence[int], verbs: tuple[str, str], reason: str) -> str:
         called, many = [names[k] for k in which], len(which) > 1
         leave.extend(called)
         todo = option("leave_out", leave[:MANY]) if own.features else "leave it out"
-        return f"{source}: the column{'s' * many} {listed(called)} {verbs[many]} {why}: {todo}."
+        return f"{source}: the column{'s' * many} {listed(called)} {verbs[many]} {reason}: {todo}."
 
     what, part = ("number to predict", "") if own.regression else ("class", ", or some classes from the others,")
     y = own.targets if own.regression else np.unique(np.array(own.label, object), return_inverse=True)[1]
     people = [] if columns.subject else [k for k in people_in(x, names) if names[k] not in columns.keep]
     if telling := [k for k in (follows if own.regression else tells)(x, y) if k not in people]:
         words = f"the {what}{part} of all {len(x):,} samples. If made from the {what}, or known only after it"
-        yield Said(said(telling, ("tells", "tell, each alone,"), words), LEAK)
+        yield Said(note(telling, ("tells", "tell, each alone,"), words), LEAK)
     for name in (names[k] for k in people):
         yield (
             f"{source}: the column {name} may name people, who have several rows, and a model learns them by heart. If so, keep the rows of each "
             f"together, and the column out of the inputs: {option('subject', name)}. If not, and it is no feature: "
             f"{option('leave_out', [*columns.leave_out, name][:MANY])}."
         )
-    kept = {k for k, name in enumerate(names) if name in columns.keep}
-    if naming := sorted({*identifiers(x, names)} - kept - {*counting(x), *telling, *people}):
-        yield said(
+    wanted = {k for k, name in enumerate(names) if name in columns.keep}
+    if naming := sorted({*identifiers(x, names)} - wanted - {*counting(x), *telling, *people}):
+        yield note(
             naming,
             ("may number", "may number"),
             "the rows, or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart",
         )
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
-        yield said(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
-    twins = [(first, other) for first, other in copies(x) if first not in constant]
-    for first in dict.fromkeys(first for first, _ in twins):
-        same = [other for one_of, other in twins if one_of == first]
-        yield said(same, ("is", "are"), f"the same as {names[first]} in every row, which tells nothing more")
-    if not own.regression:
-        yield from (f"{source}: {sentence}" for sentence in shortened([*_missing_by_class(own)]))
-    for name, values, form in _present(own, x, names):
-        todo = f"add missing_values = [{{}}] to {name} under [columns]" if isinstance(own.inputs, RawTable) else TODO
-        yield from (f"{source}: {name} is {text}" for text in standing_in(values, todo, form))
-    if own.client is not None:
-        yield from (f"{source}: {sentence}" for sentence in shortened([*_by_client(own, x, names)]))
+        yield note(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
+    for first, same in grouped(copies(x)).items():
+        if first not in constant:
+            yield note(same, ("is", "are"), f"the same as {names[first]} in every row, which tells nothing more")
+    gaps = () if table is None or own.regression else _missing_by_class(own, table)
+    at_clients = () if own.client is None else _by_client(own.client, table, x, names)
+    for sentence in (*shortened([*gaps]), *_stand_ins(table, x, names), *shortened([*at_clients])):
+        yield f"{source}: {sentence}"
 
 
 def shortened(sentences: Sequence[str]) -> list[str]:
@@ -99,27 +96,25 @@ def shortened(sentences: Sequence[str]) -> list[str]:
     return [*sentences[:PROBLEMS], *[f"{more:,} more notes of that kind are left out."] * (more > 0)]
 
 
-def _present(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[tuple[str, NDArray[np.float64], str]]:
-    """The columns of numbers and dates in which a number may stand for a missing one, without missing cells; of dates their form."""
+def _stand_ins(table: RawTable | None, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
+    """Notes on numbers and dates that may stand for missing ones."""
     low, high = np.sort(np.partition(x, [0, -1], axis=0)[[0, -1]], axis=0) if len(x) > 1 else (x[0], x[0])
     second = np.where(x > low, x, np.inf).min(0), np.where(x < high, x, -np.inf).max(0)
     far = (second[0] - low > high - second[0]) | (high - second[1] > second[1] - low)
-    table = own.inputs if isinstance(own.inputs, RawTable) else None
     for k, name in enumerate(names):
-        feature = table.schema.features[k] if table else Feature(name)
+        feature = table.schema.features[k] if table is not None else Feature(name)
         incomplete = table is not None and table.missing[k].any()
         if feature.kind != CATEGORY and (far[k] or low[k] == 0 or high[k] == 0 or incomplete):
-            values = table.columns[name].values if table else x[:, k].astype(np.float64)
-            yield name, values[np.isfinite(values)], feature.form
+            values = table.columns[name].values if table is not None else x[:, k].astype(np.float64)
+            todo = f"add missing_values = [{{}}] to {name} under [columns]" if table is not None else TODO
+            yield from (f"{name} is {text}" for text in standing_in(values[np.isfinite(values)], todo, feature.form))
 
 
-def _missing_by_class(own: UserData) -> Iterator[str]:
+def _missing_by_class(own: UserData, table: RawTable) -> Iterator[str]:
     """Notes on columns that are empty for all samples of some classes, and not of others: then a gap tells the class."""
-    if not isinstance(own.inputs, RawTable):
-        return
     y, n = own.targets, np.bincount(own.targets)
-    for k in np.flatnonzero(own.inputs.missing.any(1)).tolist():
-        name, gone = own.inputs.schema.features[k].name, own.inputs.missing[k]
+    for k in np.flatnonzero(table.missing.any(1)).tolist():
+        name, gone = table.schema.features[k].name, table.missing[k]
         empty, large = np.bincount(y[gone], minlength=len(n)) == n, n >= LEAST
         if (empty & large).any() and (~empty & large).any():
             classes = [own.classes[k] for k in np.flatnonzero(empty & large).tolist()]
@@ -129,24 +124,24 @@ def _missing_by_class(own: UserData) -> Iterator[str]:
             )
 
 
-def _by_client(own: UserData, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
+def _by_client(client: Column, table: RawTable | None, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
     """Notes on columns that are unlike at a client: empty, in another unit, or with categories of its own."""
-    of_client = grouped(zip(own.client or (), range(len(own)), strict=False))
+    of_client = grouped(zip(client, range(len(client)), strict=True))
     rows = {name: np.array(where) for name, where in of_client.items() if name and len(where) >= LEAST}
     if len(rows) < 2:
         return
-    features = own.inputs.schema.features if isinstance(own.inputs, RawTable) else ()
+    features = table.schema.features if table is not None else ()
     numbers = [k for k in range(len(names)) if not features or features[k].kind == NUMBER]
     values = x[:, numbers].astype(np.float64)
-    if isinstance(own.inputs, RawTable):
-        values[own.inputs.missing[numbers].T] = np.nan
+    if table is not None:
+        values[table.missing[numbers].T] = np.nan
     few = np.sort(values[:FEW], axis=0)
     many = (np.diff(few, axis=0) > 0).sum(0) + 1 >= DIFFERENT
     quantiles = {name: quantiles_of(values[where]) for name, where in rows.items()}
     yield from unlike([names[k] for k in numbers], quantiles, "client", many)
     for feature in features:
-        if feature.kind == CATEGORY and isinstance(own.inputs, RawTable):
-            cells = own.inputs.columns[feature.name]
+        if feature.kind == CATEGORY and table is not None:
+            cells = table.columns[feature.name]
             counts = {name: Cells(cells.values[where], cells.words).counts for name, where in rows.items()}
             yield from unlike_words(feature.name, counts, "client")
 
@@ -210,13 +205,10 @@ def _least_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def unlike_words(column: str, counts: Mapping[str, Mapping[str, int]], what: str) -> Iterator[str]:
     """Notes on categories that are common at one client or site, and do not occur at any other."""
     for name, mine in counts.items():
-        others = [each for other, each in counts.items() if other != name and any(each.values())]
-        present = sum(mine.values())
-        alone = [
-            word
-            for word, n in mine.items()
-            if word and n >= max(LEAST, COMMON * present) and not any(each.get(word) or each.get("") for each in others)
-        ]
+        others = [words for other, words in counts.items() if other != name and any(words.values())]
+        least = max(LEAST, COMMON * sum(mine.values()))
+        common = (word for word, n in mine.items() if word and n >= least)
+        alone = [word for word in common if not any(words.get(word) or words.get("") for words in others)]
         if others and alone:
             yield (
                 f"column {column}: {listed(map(repr, alone))} at {what} {name} only. Is it written as elsewhere? If not, write it alike."
@@ -239,11 +231,8 @@ def people_in(x: NDArray[Any], names: Sequence[str]) -> list[int]:
     """Columns of ``x`` [n, D] of whole numbers that seem to name people by their name, and come again, by about 2 to 50 rows of each."""
     n = len(x)
     called = (k for k, name in enumerate(names) if PERSON.fullmatch(name) or PERSON.match(name.casefold()))
-    return [
-        k
-        for k in called
-        if (x[:, k] == np.rint(x[:, k])).all() and max(DIFFERENT, n / 50) <= len(np.unique(x[:, k])) <= 0.9 * n
-    ]
+    whole = (k for k in called if (x[:, k] == np.rint(x[:, k])).all())
+    return [k for k in whole if max(DIFFERENT, n / 50) <= len(np.unique(x[:, k])) <= 0.9 * n]
 
 
 def standing_in(x: NDArray[Any], todo: str = TODO, form: str = "") -> Iterator[str]:
@@ -310,8 +299,8 @@ def _chance(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.float64]:
     chance = np.where((repeats & changes).any(0), np.inf, again * log(np.square(present / n).sum()))
     for k in np.flatnonzero((chance <= 0) & (changes.sum(0) == len(present) - 1)).tolist():  # an interval for each
         begins = np.append(True, ~repeats[:, k])
-        each = np.unique(classes[begins, k], return_counts=True)[1]
-        chance[k] += lgamma(len(each) + 1) + sum(lgamma(count + 1) for count in each) - lgamma(sum(each) + 1)
+        sizes = np.unique(classes[begins, k], return_counts=True)[1]
+        chance[k] += lgamma(len(sizes) + 1) + sum(lgamma(count + 1) for count in sizes) - lgamma(sum(sizes) + 1)
     for k in np.flatnonzero((chance > 0) & (again == n - 2)).tolist():  # two numbers, of some classes each
         cut = int(repeats[:, k].argmin()) + 1
         if not {*classes[:cut, k].tolist()} & {*classes[cut:, k].tolist()}:

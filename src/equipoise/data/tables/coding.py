@@ -65,8 +65,8 @@ class Sums(NamedTuple):
         ``n STD^2 = sum_k n_k (STD_k^2 + (mean_k - mean)^2)`` (Chan, Golub, LeVeque 1983), which loses no digits where means are large.
         """
         words = Counter[str]()
-        for each in filter(None, (part.words for part in parts)):
-            words.update(each)
+        for of_client in filter(None, (part.words for part in parts)):
+            words.update(of_client)
         points = np.concatenate([part.points for part in parts] or [()])
         order = np.argsort(points, kind="stable")
         counted = any(len(part.counts) for part in parts)
@@ -162,7 +162,7 @@ def _sums(parts: Sequence[NDArray[np.float64]], rows: int) -> list[Sums]:
         unit[unit == 0] = 1.0  # without it squares would be zero or infinite
         deviations = unit * np.sqrt(exact_sums(np.square(apart / unit[:, None])) / n)
         gaps = of_client / n - total / max(1, present)
-        clients.append([(values.shape[1], *each) for each in zip(gaps.tolist(), deviations.tolist(), strict=True)])
+        clients.append([(values.shape[1], *pair) for pair in zip(gaps.tolist(), deviations.tolist(), strict=True)])
     points = np.sort(np.concatenate(parts, axis=1), axis=1)
     spread, fractions = map(_pooled, zip(*clients, strict=True)), (points % 1 != 0).sum(1).tolist()
     columns = zip(total.tolist(), spread, fractions, points, strict=True)
@@ -282,14 +282,14 @@ def fit_numbers(feature: Feature, sums: Sums) -> Fitted:
 
 def fit_categories(feature: Feature, sums: Sums) -> Fitted:
     """The categories of a column, of the counts of its words."""
-    kept = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
-    rest = sum(n for word, n in sums.words.items() if word not in kept)
+    names = feature.categories or tuple(sorted(word for word, n in sums.words.items() if word and n >= feature.least))
+    rest = sum(n for word, n in sums.words.items() if word not in names)
     common = max(sorted(filter(None, sums.words)), key=lambda word: sums.words[word], default="")
     own = feature.missing == "own" and sums.present < sums.rows
-    fitted = Fitted(fill=common, flagged=own, categories=kept, joined=rest > 0)
+    fitted = Fitted(fill=common, flagged=own, categories=names, joined=rest > 0)
     if feature.coding == "one-hot":
         return fitted
-    places = {word: k for k, word in enumerate(kept)}
+    places = {word: k for k, word in enumerate(names)}
     numbers = [(places[word], n) for word, n in sums.words.items() if word in places]
     count = sum(n for _, n in numbers) or 1
     mean = sum(k * n for k, n in numbers) / count
@@ -384,12 +384,8 @@ class Coder:
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON holds, with the schema's hash."""
-        return self.schema.as_json() | {
-            "sha256": self.schema.digest,
-            "fitted": {
-                name: vars(learnt) | {"categories": [*learnt.categories]} for name, learnt in self.fitted.items()
-            },
-        }
+        fitted = {name: vars(learnt) | {"categories": [*learnt.categories]} for name, learnt in self.fitted.items()}
+        return self.schema.as_json() | {"sha256": self.schema.digest, "fitted": fitted}
 
     @staticmethod
     def of(content: Mapping[str, Any]) -> Coder:
@@ -440,12 +436,12 @@ def _strange_words(feature: Feature, fitted: Fitted, cells: Cells) -> Iterator[t
     named = some([f"{word!r} in {n:,}" for word, n in new.items()], 5)
     share = f"{strange:,} of {present:,} cells"
     if most and (meant or not fitted.joined):
-        why = "It is written otherwise than in training" if meant else "Is it written as in training"
-        how = f": {some(meant, 3)}." if meant else "?"
+        reason = "It is written otherwise than in training" if meant else "Is it written as in training"
+        advice = f": {some(meant, 3)}." if meant else "?"
         if any(word.isdigit() for word in new):
-            how += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
+            advice += f" In pandas, read it as text, dtype={{{feature.name!r}: str}}."
         words = some([*map(repr, fitted.categories)], 5)
-        yield f"{share} are no category of training ({named}; in training {words}). {why}{how}", True
+        yield f"{share} are no category of training ({named}; in training {words}). {reason}{advice}", True
     elif fitted.joined:
         yield f"{share} are rare or unknown categories. Is it written as in training?", False
     else:
@@ -458,21 +454,14 @@ def _unlike(feature: Feature, fitted: Fitted, raw: Raw) -> list[str]:
 
     Training has several categories that are one number, 3.1 and 3.10; or 251.690 was 251,690 there, or 45 % were 45, and not 0.45.
     """
-    values = typed_numbers(raw)
-    column, problems = f"column {feature.name}: it holds numbers", list[str]()
-    for same in same_numbers(fitted.categories):
-        if float(same[0]) in values:
-            problems.append(
-                f"{column}, and {' and '.join(map(repr, same))} are one number and different categories "
-                f"of training. Give text; in pandas: dtype={{{feature.name!r}: str}}."
-            )
-    signs = feature.thousands or feature.unit
+    values, signs = typed_numbers(raw), feature.thousands or feature.unit
+    alike = [" and ".join(map(repr, same)) for same in same_numbers(fitted.categories) if float(same[0]) in values]
+    reasons = [f", and {words} are one number and different categories of training" for words in alike]
     if signs and len(values) and np.abs(values).max() * APART <= abs(fitted.centre):
-        problems.append(
-            f"{column} such as {values[0]:g}, and in training text with {signs!r} gave numbers about {fitted.centre:,.6g}. "
-            f"Give text; in pandas: dtype={{{feature.name!r}: str}}."
-        )
-    return problems
+        about = f"{signs!r} gave numbers about {fitted.centre:,.6g}"
+        reasons.append(f" such as {values[0]:g}, and in training text with {about}")
+    todo = f"Give text; in pandas: dtype={{{feature.name!r}: str}}."
+    return [f"column {feature.name}: it holds numbers{reason}. {todo}" for reason in reasons]
 
 
 def places_of(fitted: Fitted, words: Iterable[str]) -> dict[str, int]:
@@ -512,17 +501,17 @@ def _coded(feature: Feature, fitted: Fitted, cells: Cells) -> NDArray[np.float64
     flag = gone[:, None].astype(np.float64)[:, : int(fitted.flagged)]
     if feature.kind != CATEGORY:
         values = logarithm(feature, np.where(gone, float(fitted.fill), cells.values))
-        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
-    place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
-    lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
-    codes = lookup[cells.values]
-    if feature.missing != "own":
-        places = {word: k for k, word in enumerate(fitted.categories)}
-        codes = np.where(gone, places.get(str(fitted.fill), -1), codes)
-    if feature.coding == "ordinal":
+    else:
+        place, rest = places_of(fitted, cells.words), len(fitted.categories) if fitted.joined else -1
+        lookup = np.array([*(place.get(word, rest) for word in cells.words), -1], np.int64)  # -1 is the last
+        codes = lookup[cells.values]
+        if feature.missing != "own":
+            places = {word: k for k, word in enumerate(fitted.categories)}
+            codes = np.where(gone, places.get(str(fitted.fill), -1), codes)
+        if feature.coding == "one-hot":
+            if _single(fitted):  # halfway where it is neither
+                return np.where(codes < 0, 0.5, codes)[:, None].astype(np.float64)
+            one_hot = codes[:, None] == np.arange(len(fitted.categories) + int(fitted.joined))
+            return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
         values = np.where((codes < 0) | (codes == len(fitted.categories)), fitted.centre, codes)
-        return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)
-    if _single(fitted):  # halfway where it is neither
-        return np.where(codes < 0, 0.5, codes)[:, None].astype(np.float64)
-    one_hot = codes[:, None] == np.arange(len(fitted.categories) + int(fitted.joined))
-    return np.concatenate([one_hot.astype(np.float64), flag], axis=1)
+    return np.concatenate([((values - fitted.centre) / fitted.scale)[:, None], flag], axis=1)

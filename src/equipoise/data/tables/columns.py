@@ -96,11 +96,6 @@ class Columns:
         """Whether labels are numbers to predict."""
         return self.task == "regression"
 
-    @property
-    def labelled(self) -> str:
-        """What a label is, in an error."""
-        return "number to predict" if self.regression else "class"
-
     def require_none(self, names: Sequence[str], what: object, others: str) -> None:
         """Require that none of these options was given, for ``what``, since they are those of ``others``."""
         if given := [name for name in names if getattr(self, name)]:

@@ -13,35 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.data.precision import counting
-from equipoise.data.tables.cells import (
-    DIGITS_OF_DAY,
-    Cells,
-    Place,
-    Raw,
-    RawTable,
-    Words,
-    days_between,
-    days_of,
-    read_cells,
-    word_of,
-)
+from equipoise.data.tables import words as spelling
+from equipoise.data.tables.cells import DIGITS_OF_DAY, Cells, Place, Raw, RawTable, Words, days_of, read_cells, word_of
 from equipoise.data.tables.checks import odd_zeros
 from equipoise.data.tables.columns import MANY, Columns, require_columns
 from equipoise.data.tables.options import listed, option
 from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Feature, Schema, kind_of, plain
-from equipoise.data.tables.words import (
-    NUMBER as NUMERIC,
-    Signs,
-    agreeing,
-    missing,
-    readings,
-    respelt,
-    same_numbers,
-    shown_by,
-    truth_of,
-    twins,
-    units_of,
-)
+from equipoise.data.tables.words import Signs
 
 SIGNS = ("thousands", "unit")
 SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
@@ -68,16 +46,12 @@ FORMS = (
     "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S.%f%z",
 )  # fmt: skip
 LATEST = 2068  # year of two digits, as Python reads them
+RawColumns = Mapping[str, Raw]  # of a table, by name
+Signed = tuple[Mapping[str, Sequence[Signs]], str]  # see :func:`signs_in`
 
 
 def read_raw(
-    source: str,
-    names: Sequence[str],
-    raw: Mapping[str, Raw],
-    options: Columns,
-    at: Place,
-    readings: tuple[Mapping[str, Sequence[Signs]], str],
-    counts: Set[str],
+    source: str, names: Sequence[str], raw: RawColumns, options: Columns, at: Place, texts: Signed, counts: Set[str]
 ) -> tuple[RawTable, list[str], list[str]]:
     """The columns of a table, what is wrong with them, and what is left out and why.
 
@@ -87,23 +61,26 @@ def read_raw(
     names, raw : its columns, and those that may become inputs.
     options : what the user said of columns, such as ``schema``, options of :class:`Feature` by name.
     at : the place of a row.
-    readings : see :func:`signs_in`.
+    texts : of columns of text, see :func:`signs_in`.
     counts : columns that count the rows.
     """
     if options.agreed:
         return _agreed(source, raw, options, at)
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
+    choices = list[tuple[str, tuple[Feature, ...]]]()
     if unused := [name for name in names if name in written and name not in raw]:
         notes.append(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
         written = {name: column for name, column in written.items() if name not in unused}
-    others, (signs, shown) = dict[str, tuple[Feature, ...]](), readings
-    problems = [*_idle_keep(raw, options.keep, counts)]
-    counts = counts - {*options.keep}
+    problems, (signs, shown) = list[str](), texts
+    for name in options.keep:
+        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
+            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
+            problems.append(f"column {name}: keep={name} has no effect, as the column {why}. Leave it out.")
     for name, cells in raw.items():
         guess = Guess(reason=INDEX)
-        if name not in counts:
+        if name not in counts or name in options.keep:
             guess = infer(name, cells, signs.get(name, ()), shown, options.decimal)
         if not guess.features:
             left[name] = guess.reason
@@ -111,33 +88,28 @@ def read_raw(
         fitting, dropped = _fitting(name, guess, written.get(name, {}))
         feature = fitting[0]
         if isinstance(cells, Words):
+            notes += [f"{source}: {note}" for note in _doubts(feature, cells, options.not_missing, dropped)]
             if feature.kind == CATEGORY:
-                feature, said = _named(source, feature, cells, options.not_missing)
-                notes += said
-            if feature.kind == NUMBER:
-                notes += _zeros_in_words(source, name, cells)
-            if dropped:
-                notes.append(f"{source}: {by_other_columns(feature, dropped, cells)}")
+                categories = (word for word in cells.counts if spelling.missing(word) and word in options.not_missing)
+                feature = replace(feature, not_missing=tuple(categories))
         features.append(feature)
-        if len(fitting) > 1:
-            others[name] = fitting[1:]
-            problems += [question(fitting, cells)] * (not options.choose)
+        choices += [(name, fitting)] * (len(fitting) > 1)
     schema = Schema(tuple(features), left).merged(written)
     for name, several in several_readings(schema, raw).items():
-        others[name] = several[1:]
-        problems += [question(several, raw[name])] * (not options.choose)
+        choices.append((name, several))
         schema = schema.merged({name: several[0].written()})
     table, wrong = _read(schema, raw, options, at)
-    table = replace(table, others=others, examples=examples_of(raw) if options.choose else {})
-    return table, problems + wrong, notes + notes_of(source, schema, options.keep)
-
-
-def _idle_keep(raw: Mapping[str, Raw], keep: Sequence[str], counts: Set[str]) -> Iterator[str]:
-    """Problems of columns that ``keep`` names, and that would be inputs without it, or cannot be."""
-    for name in keep:
-        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
-            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
-            yield f"column {name}: keep={name} has no effect, as the column {why}. Leave it out."
+    others = {name: several[1:] for name, several in choices}
+    if options.choose:
+        table = replace(table, others=others, examples=examples_of(raw))
+    else:
+        problems += [question(several, raw[name]) for name, several in choices]
+    if counting_rows := [name for name, why in schema.left_out.items() if why == INDEX]:
+        notes.append(left_out(counting_rows, options.keep, source, INDEX))
+    todo = "To use it: give its kind under [columns] in the file that `equipoise init` writes."
+    reasons = [(name, why) for name, why in schema.left_out.items() if why != INDEX]
+    notes += [f"{source}: the column {name} is left out: {why}. {todo}" for name, why in reasons]
+    return table, problems + wrong, notes
 
 
 def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
@@ -151,14 +123,7 @@ def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tu
     return (Feature(name) if {*SIGNS, "decimal"} & signs_decided else guess.features[0],), ()
 
 
-def _zeros_in_words(source: str, name: str, text: Words) -> Iterator[str]:
-    """A note on words in a column of numbers that mark missing cells, and may mean 0."""
-    if zeros := sorted({*ZEROS_IN_WORDS} & text.counts.keys()):
-        cells = sum(text.counts[word] for word in zeros)
-        yield f"{source}: column {name}: {listed(map(repr, zeros))} in {cells:,} cells marks a missing cell. If it is 0, write 0."
-
-
-def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict[str, list[Signs]], str]:
+def signs_in(raw: RawColumns, options: Columns, text: bool) -> Signed:
     """The readings of each column of text as numbers; and the sign before fractions that the table shows.
 
     ``text`` : whether the table has no types of its own, so that its numbers were text, too.
@@ -166,28 +131,26 @@ def signs_in(raw: Mapping[str, Raw], options: Columns, text: bool) -> tuple[dict
     words = {name: cells.texts for name, cells in raw.items() if isinstance(cells, Words)}
     numbers = (cells for cells in raw.values() if text and not isinstance(cells, Words))
     fractions = (options.decimal or ".") * any((cells % 1 > 0).any() for cells in numbers)
-    columns = {name: readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
-    shown = shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
+    columns = {name: spelling.readings(texts, options.thousands, options.decimal) for name, texts in words.items()}
+    shown = spelling.shown_by([(signs, words[name]) for name, signs in columns.items()], fractions)
     return columns, shown
 
 
 def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -> str:
     """That a column of numbers, which alone could be read in other ways, is read as the other columns are."""
     cell, value, *others = ways_of([feature, *dropped], raw)
-    ways = ", or ".join(f"{other}: {written_as(each)}" for other, each in zip(others, dropped, strict=True))
+    ways = ", or ".join(f"{other}: {written_as(reading)}" for other, reading in zip(others, dropped, strict=True))
     return f"column {feature.name}: {cell} is {value}, by the sign before fractions in other columns. If it is {ways}."
 
 
 def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[tuple[Feature, ...]]:
     """The readings of a column as numbers that agree with the sign that the table shows, and those that do not."""
-    agreed = agreeing(signs, shown)
-    return [
-        tuple(Feature(name, NUMBER, **each.changed()) for each in signs if (each in agreed) is wanted)
-        for wanted in (True, False)
-    ]
+    agreed = spelling.agreeing(signs, shown)
+    parts = agreed, [reading for reading in signs if reading not in agreed]
+    return [tuple(Feature(name, NUMBER, **reading.changed()) for reading in part) for part in parts]
 
 
-def several_readings(schema: Schema, raw: Mapping[str, Raw]) -> dict[str, tuple[Feature, ...]]:
+def several_readings(schema: Schema, raw: RawColumns) -> dict[str, tuple[Feature, ...]]:
     """By column the readings that are left of its kind, where there are several."""
     text = {feature: raw[feature.name] for feature in schema.features if feature.kind != NUMBER}
     every = {feature.name: readings_of(feature, cells) for feature, cells in text.items() if isinstance(cells, Words)}
@@ -207,10 +170,8 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
         signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
         todo.append(f"For all columns: {' or '.join(signs)}.")
     if listed_words := {word for feature in features for word in feature.categories}:
-        cells = [
-            f"{word!r} in {raw.counts[word]:,} cells"
-            for word in next(same for same in same_numbers(raw.counts) if {*same} & listed_words)
-        ]
+        same = next(words for words in spelling.same_numbers(raw.counts) if listed_words.intersection(words))
+        cells = [f"{word!r} in {raw.counts[word]:,} cells" for word in same]
         why += f", as {' and '.join(cells)} are one number"
         todo.append("Or write it in one way in all cells.")
     return f"column {name}: {why}, {', or '.join(ways)}. {' '.join(todo)}"
@@ -218,7 +179,7 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
     """A cell in quotation marks, and what it is by each reading."""
-    words = [word for word in raw.counts if not missing(word)]
+    words = [word for word in raw.counts if not spelling.missing(word)]
     columns = [(feature, read_cells(feature, Words.from_text(words), str)[0]) for feature in features]
     values = [[show_cell(feature, cells, k) for feature, cells in columns] for k in range(len(words))]
     k = next((k for k, ways in enumerate(values) if len({*ways}) > 1), 0)
@@ -239,7 +200,7 @@ def written_as(feature: Feature) -> str:
     return ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items())
 
 
-def counting_columns(raw: Mapping[str, Raw]) -> set[str]:
+def counting_columns(raw: RawColumns) -> set[str]:
     """The names of columns that count the rows: of numbers, or of text, as which all columns are read if one has another cell far below."""
     numbers = {name: cells for name, cells in raw.items() if isinstance(cells, np.ndarray) and cells.dtype.kind != "M"}
     for name, cells in raw.items():
@@ -256,14 +217,12 @@ def nameless(names: Sequence[str], keep: Sequence[str]) -> tuple[list[str], list
 
 def left_out(columns: Sequence[str], before: Sequence[str], source: str, why: str) -> str:
     """A note on columns that are left out, as ``why`` says of each, with the option that puts them back beside those of ``before``."""
-    s = "s" * (len(columns) > 1)
-    return (
-        f"{source}: the column{s} {listed(columns)} {'are' if s else 'is'} left out: {why}. "
-        f"If {'they are features' if s else 'it is a feature'}: {option('keep', [*before, *columns][:MANY])}."
-    )
+    are, features = ("s {} are", "they are features") if len(columns) > 1 else (" {} is", "it is a feature")
+    todo = option("keep", [*before, *columns][:MANY])
+    return f"{source}: the column{are.format(listed(columns))} left out: {why}. If {features}: {todo}."
 
 
-def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
+def _agreed(source: str, raw: RawColumns, options: Columns, at: Place) -> tuple[RawTable, list[str], list[str]]:
     """The columns that several sites agreed on, wherever they are in this table."""
     schema = Schema.of(json.loads(options.schema))
     require_columns([*raw], schema.names, source, "the schema names")
@@ -274,59 +233,48 @@ def _agreed(source: str, raw: Mapping[str, Raw], options: Columns, at: Place) ->
     return table, problems, []
 
 
-def _read(schema: Schema, raw: Mapping[str, Raw], options: Columns, at: Place) -> tuple[RawTable, list[str]]:
+def _read(schema: Schema, raw: RawColumns, options: Columns, at: Place) -> tuple[RawTable, list[str]]:
     """The cells of all columns of a schema, and what is wrong with them."""
-    columns, problems, faulty = dict[str, Cells](), list[str](), list[str]()
+    columns, problems, faulty, few = dict[str, Cells](), list[str](), list[str](), list[str]()
     for feature in schema.features:
-        columns[feature.name], wrong = read_cells(feature, raw[feature.name], at)
+        name, cells = feature.name, raw[feature.name]
+        columns[name], wrong = read_cells(feature, cells, at)
         problems += wrong
-        faulty += [feature.name] * bool(wrong)
+        faulty += [name] * bool(wrong)
+        if wrong and feature.kind == NUMBER and not feature.truth and isinstance(cells, Words):
+            few += [name] * (len(cells.counts) <= min(CODES, len(cells) // 2))
     if faulty:
         s = "s" * (len(faulty) > 1)
         problems[-1] += (
             f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
         )
-    numbers = [f.name for f in schema.features if f.name in faulty and f.kind == NUMBER and not f.truth]
-    few = [
-        name
-        for name in numbers
-        if isinstance(cells := raw[name], Words) and len(cells.counts) <= min(CODES, len(cells) // 2)
-    ]
     if few and not options.schema:
         kinds = json.dumps({name: {"kind": CATEGORY} for name in few}, ensure_ascii=False)
         problems[-1] += f" If its words are categories: {option('columns', kinds)}."
     return RawTable(schema, columns), problems
 
 
-def _named(source: str, feature: Feature, text: Words, names: Sequence[str]) -> tuple[Feature, list[str]]:
-    """A column of categories with those of ``names`` that usually mark missing cells, and notes on words with two meanings."""
-    words = [word for word in text.counts if missing(word)]
-    kept = tuple(word for word in words if word in names)
-    notes = []
-    if lost := [word for word in words if (word.isalpha() or word in SIGNS_OF_NOTHING) and word not in names]:
+def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequence[Feature]) -> Iterator[str]:
+    """Notes on words that mark missing cells and may be ``names`` or 0, on categories that look alike, and on readings that were dropped."""
+    lost, advice, pairs = list[str](), "", ""
+    if feature.kind == NUMBER:
+        lost, advice = sorted({*ZEROS_IN_WORDS} & text.counts.keys()), "0, write 0"
+    elif feature.kind == CATEGORY:
+        words = (word for word in text.counts if spelling.missing(word) and word not in names)
+        lost = [word for word in words if word.isalpha() or word in SIGNS_OF_NOTHING]
+        advice = f"a category: {option('not_missing', [*names, *lost])}"
+        alike = spelling.twins(word for word in text.counts if not spelling.missing(word))
+        pairs = listed(f"{first!r} and {other!r}" for first, other in alike)
+    if lost:
         cells = sum(text.counts[word] for word in lost)
-        notes.append(
-            f"{source}: column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. "
-            f"If it is a category: {option('not_missing', [*names, *lost])}."
-        )
-    if same := [*twins(word for word in text.counts if not missing(word))]:
-        pairs = listed(f"{first!r} and {other!r}" for first, other in same)
-        notes.append(
-            f"{source}: column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
+        yield f"column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. If it is {advice}."
+    if pairs:
+        yield (
+            f"column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
             "Write them alike if they are the same."
         )
-    return replace(feature, not_missing=kept), notes
-
-
-def notes_of(source: str, schema: Schema, keep: Sequence[str]) -> list[str]:
-    """Sentences on the columns that are left out, and how to put them back."""
-    counts = [name for name, why in schema.left_out.items() if why == INDEX]
-    notes = [left_out(counts, keep, source, INDEX)] if counts else []
-    return notes + [
-        f"{source}: the column {name} is left out: {why}. To use it: give its kind under [columns] in the file that `equipoise init` writes."
-        for name, why in schema.left_out.items()
-        if why != INDEX
-    ]
+    if dropped:
+        yield by_other_columns(feature, dropped, text)
 
 
 def described(feature: Feature, cells: Cells) -> str:
@@ -334,26 +282,26 @@ def described(feature: Feature, cells: Cells) -> str:
     gone, n = int(cells.missing.sum()), len(cells.values)
     if feature.kind == CATEGORY:
         counts = Counter(cells.counts).most_common()
-        said = f"{len(counts)} categories: {listed(f'{word} {n:,}' for word, n in counts)}"
+        text = f"{len(counts)} categories: {listed(f'{word} {n:,}' for word, n in counts)}"
     elif gone < n:
         low, high = np.nanmin(cells.values), np.nanmax(cells.values)
         present = cells.values[~cells.missing]
         zeros = odd_zeros(present) if feature.kind == NUMBER else None
-        said = f"{day(low)} to {day(high)}" if feature.kind == DATE else f"{low:g} to {high:g}"
-        said += f", 0 in {zeros[0]:,} rows and next {zeros[1]:g}: missing? then missing_values = [0]" if zeros else ""
+        text = f"{day(low)} to {day(high)}" if feature.kind == DATE else f"{low:g} to {high:g}"
+        text += f", 0 in {zeros[0]:,} rows and next {zeros[1]:g}: missing? then missing_values = [0]" if zeros else ""
         if (few := len(np.unique(present))) <= CODES and not (present % 1).any():
-            said += f', {few} whole numbers: if they are codes, kind = "category"' * (few > 2)
+            text += f', {few} whole numbers: if they are codes, kind = "category"' * (few > 2)
     else:
-        said = "nothing"
-    return said + f"; {gone:,} missing" * (gone > 0)
+        text = "nothing"
+    return text + f"; {gone:,} missing" * (gone > 0)
 
 
-def examples_of(raw: Mapping[str, Raw]) -> dict[str, dict[int, str]]:
+def examples_of(raw: RawColumns) -> dict[str, dict[int, str]]:
     """Of columns of text two rows with different cells, as they are written."""
     rows = dict[str, dict[int, str]]()
     for name, cells in raw.items():
         if isinstance(cells, Words):
-            present = [k for k in range(len(cells.words)) if not missing(cells.words[k])][:2]
+            present = [k for k in range(len(cells.words)) if not spelling.missing(cells.words[k])][:2]
             rows[name] = {int(np.argmax(cells.codes == k)): cells.words[k].strip() for k in present}
     return rows
 
@@ -381,11 +329,7 @@ def key_of(name: str) -> str:
 def signed(schema: str) -> set[str]:
     """The columns of a schema that are read as text: their numbers have signs, 2.000 may be two thousand; or are codes, 1E1."""
     written = {name: options for name, options in json.loads(schema or "{}").items() if isinstance(options, dict)}
-    return {
-        name
-        for name, column in written.items()
-        if any(map(column.get, SIGNS)) or column.get("kind", kind_of(column)) == CATEGORY
-    }
+    return {name for name, column in written.items() if any(map(column.get, SIGNS)) or kind_of(column) == CATEGORY}
 
 
 @dataclass(frozen=True)
@@ -417,7 +361,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             return Guess((Feature(name, DATE, form=_form_of(raw)),))
         number = Feature(name, NUMBER)
         return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), number) if _are_days(raw) else (number,))
-    counts, texts = {word: n for word, n in raw.counts.items() if not missing(word)}, raw.texts
+    counts, texts = {word: n for word, n in raw.counts.items() if not spelling.missing(word)}, raw.texts
     if not counts:
         return Guess(reason="every cell is missing")
     bare = [*map(signs[0].bare, texts)] if signs else texts
@@ -442,10 +386,10 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             return Guess(features)
         if all(map(str.isdigit, texts)) and _are_days(signs[0].numbers(texts)):
             return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), *features))
-        if respelt(bare) or (of_words and few):
+        if spelling.respelt(bare) or (of_words and few):
             features = (*features, *_as_categories(name, raw))
         return Guess(features, dropped=dropped)
-    if truth := truth_of(counts):
+    if truth := spelling.truth_of(counts):
         number = Feature(name, NUMBER, low=0, high=1, truth=truth)
         return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
     if forms := date_forms(texts):
@@ -460,16 +404,15 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
             reason='dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y", and of years '
             f"with two digits the last one, such as latest = {date.today().year}"
         )
-    units = units_of(counts)
+    units = spelling.units_of(counts)
     numeric = units.total() + sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
     if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
         commas = sum("," in word and "." not in word for word in counts) > sum("." in word for word in counts)
         sign = decimal or ("," if commas else ".")
         return Guess((Feature(name, NUMBER, decimal=sign, unit=units.most_common(1)[0][0] if units else ""),))
-    if few:
-        return Guess((Feature(name, CATEGORY),))
-    if present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST:
-        return Guess((Feature(name, CATEGORY, least=ROWS),))
+    frequent = present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST
+    if few or frequent:
+        return Guess((Feature(name, CATEGORY, least=1 if few else ROWS),))
     return Guess(reason=f"text, or names of rows: {len(counts):,} different words in {present:,} rows")
 
 
@@ -480,15 +423,15 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     250 and 250.0, may be one category or several, or the whole column numbers, if no categories are listed.
     """
     if "%y" in feature.form and feature.latest is None:
-        return _centuries(feature, raw)
+        today = date.today()
+        last = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf)
+        ahead = last > (today - date(1970, 1, 1)).days
+        return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
     if feature.kind != CATEGORY or feature.categories:
         return ()
-    named = {
-        word: n
-        for word, n in raw.counts.items()
-        if (word in feature.not_missing or not missing(word)) and plain(word) not in feature.missing_values
-    }
-    if not (same := same_numbers(named)):
+    present = (word for word in raw.counts if word in feature.not_missing or not spelling.missing(word))
+    named = {word: raw.counts[word] for word in present if plain(word) not in feature.missing_values}
+    if not (same := spelling.same_numbers(named)):
         return ()
     spelled = {word for words in same for word in words}
     together = Counter[str]()
@@ -496,15 +439,8 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
         together[plain(word)] += n
     lists = [together] * all(len({*map(plain, words)}) == 1 for words in same) + [Counter(named)]
     every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
-    numbers = [Feature(feature.name)] * all(map(NUMERIC.fullmatch, named))
+    numbers = [Feature(feature.name)] * all(map(spelling.NUMBER.fullmatch, named))
     return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
-
-
-def _centuries(feature: Feature, raw: Words) -> tuple[Feature, ...]:
-    """The readings of years of two digits, if some would be in the future."""
-    today = date.today()
-    ahead = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf) > (today - date(1970, 1, 1)).days
-    return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
 
 
 def _as_categories(name: str, raw: Words) -> list[Feature]:
@@ -526,11 +462,10 @@ def _are_days(numbers: NDArray[np.float64]) -> bool:
 
 def _form_of(dates: NDArray[np.datetime64]) -> str:
     """The form in which typed dates are written: with times if there are any, and parts of seconds."""
-    days = days_between(dates)
-    if not (days % 1 > 0).any():
+    dates = dates[~np.isnat(dates)]
+    if (dates == dates.astype("M8[D]")).all():
         return "%Y-%m-%d"
-    whole = dates == dates.astype("M8[s]")
-    return "%Y-%m-%d %H:%M:%S" if whole[~np.isnat(dates)].all() else "%Y-%m-%d %H:%M:%S.%f"
+    return "%Y-%m-%d %H:%M:%S" if (dates == dates.astype("M8[s]")).all() else "%Y-%m-%d %H:%M:%S.%f"
 
 
 def _agreeing(words: Sequence[str], form: str) -> int:

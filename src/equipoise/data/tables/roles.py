@@ -9,27 +9,17 @@ from typing import Any
 import numpy as np
 
 from equipoise.data.contents import DataError
+from equipoise.data.tables import words as spelling
 from equipoise.data.tables.cells import Raw, Words, raw_of, typed_numbers
 from equipoise.data.tables.checks import standing_in
 from equipoise.data.tables.columns import ROLES, SPLITS, Column, Columns, column
 from equipoise.data.tables.options import option, several
 from equipoise.data.tables.reading import agreed_and_dropped, by_other_columns, question
-from equipoise.data.tables.words import (
-    COMMAS,
-    LARGEST,
-    PLAIN,
-    Names,
-    Origin,
-    Signs,
-    agreeing,
-    faults,
-    kind_of,
-    missing,
-    read_role,
-    readings,
-)
+from equipoise.data.tables.words import PLAIN, Names, Origin, Signs
 
 MOST = 20  # groups that different numbers make without bands
+CLASSES = "If these are classes, leave task=regression out; else name the column with the number to predict."
+Values = Iterable[Any]  # the cells of a column, of any kind
 
 
 @dataclass(frozen=True)
@@ -151,7 +141,7 @@ def read_roles(
     columns: Columns,
     used: Mapping[str, str],
     groups: Mapping[str, Group],
-    cells: Callable[[str], Iterable[Any]],
+    cells: Callable[[str], Values],
     origin: Callable[[str], Origin],
     shown: str = "",
 ) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -189,25 +179,18 @@ def read_roles(
 
 
 def with_signs(
-    groups: Mapping[str, Group],
-    cells: Mapping[str, Iterable[Any]],
-    columns: Columns,
-    what: object,
-    shown: str,
-    notes: list[str],
+    groups: dict[str, Group], cells: Mapping[str, Values], columns: Columns, what: object, shown: str, notes: list[str]
 ) -> dict[str, Group]:
     """Groups with the signs in their numbers, where these are divided into bands."""
-    return {
-        role: replace(group, signs=signs_in_role(cells[group.column], group.column, columns, what, shown, notes))
-        if group.edges
-        else group
-        for role, group in groups.items()
+    banded = {role: group for role, group in groups.items() if group.edges}
+    signs = {
+        role: signs_in_role(cells[group.column], group.column, columns, what, shown, notes)
+        for role, group in banded.items()
     }
+    return groups | {role: replace(group, signs=signs[role]) for role, group in banded.items()}
 
 
-def signs_in_role(
-    values: Iterable[Any], name: str, columns: Columns, what: object, shown: str, notes: list[str]
-) -> Signs:
+def signs_in_role(values: Values, name: str, columns: Columns, what: object, shown: str, notes: list[str]) -> Signs:
     """The signs in the numbers of a column that is no feature; usual ones where cells are numbers already.
 
     If other columns decide, the other readings are added to ``notes``.
@@ -220,13 +203,13 @@ def signs_in_role(
     notes += _odd(name, what, raw)
     if not isinstance(raw, Words) or not (texts := [word for word in raw.texts if word not in columns.not_missing]):
         return Signs()
-    possible = readings(texts, columns.thousands, columns.decimal)
+    possible = spelling.readings(texts, columns.thousands, columns.decimal)
     features, dropped = agreed_and_dropped(name, possible, shown)
     if len(features) > 1:
         raise DataError(f"{what}: {question(features, raw, role=True)}")
     if dropped:
         notes.append(f"{what}: {by_other_columns(features[0], dropped, raw)}")
-    signs = next(iter(agreeing(possible, shown)), Signs(columns.thousands or "", columns.decimal or "."))
+    signs = next(iter(spelling.agreeing(possible, shown)), Signs(columns.thousands or "", columns.decimal or "."))
     if raw.numbers and signs != PLAIN:
         raise DataError(
             f"{what}: column {name}: some cells are numbers, and others text such as {texts[0]!r}. Write them alike."
@@ -243,74 +226,58 @@ def _odd(name: str, what: object, raw: Raw) -> list[str]:
     return [f"{what}: column {name} is {text}" for text in standing_in(numbers)] if len(numbers) else []
 
 
-def read_column(values: Iterable[Any], role: str, origin: Origin, columns: Columns, shown: str = "") -> Names:
-    """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost."""
-    if role != "label" or not columns.regression:
-        if role == "group" and columns.unknown is not None:
-            return _with_unknown([*values], columns.unknown, origin, columns.not_missing)
-        return read_role(values, role, origin, columns.not_missing)
-    classes = "If these are classes, leave task=regression out; else name the column with the number to predict."
-    expected, todo = "a number to predict of every sample", "Correct these cells, or remove their samples."
-    numbers, problems, notes = read_numbers(values, origin, columns, expected, todo, classes, shown)
-    if problems:
-        return Names((), problems)
-    label = tuple(map(repr, numbers))
-    if len(set(label)) == 1:
-        every = f"{label[0]} in all {len(label):,} samples ({origin.places(range(len(label)))})"
-        return Names(label, (f"{origin.what}: the number to predict is {every}, so there is nothing to learn.",))
-    return Names(label, notes=tuple(notes))
+def read_column(values: Values, role: str, origin: Origin, columns: Columns, shown: str = "") -> Names:
+    """The names in a column, see :func:`read_role`; in regression labels are numbers, as Python writes float64: no digit is lost.
 
-
-def _with_unknown(values: Sequence[Any], unknown: str, origin: Origin, not_missing: Sequence[str]) -> Names:
-    """The groups in a column, of which missing cells are the group ``unknown``."""
-    lost = [missing(word := _cell(cell)) and word not in not_missing for cell in values]
+    Missing cells of a group are the group ``columns.unknown``, if there is one.
+    """
+    if role == "label" and columns.regression:
+        numbers, problems, notes = read_numbers(values, origin, columns, shown, label=True)
+        label = () if problems else tuple(map(repr, numbers))
+        if len(set(label)) == 1:
+            every = f"{label[0]} in all {len(label):,} samples ({origin.places(range(len(label)))})"
+            problems = (f"{origin.what}: the number to predict is {every}, so there is nothing to learn.",)
+        return Names(label, problems, () if problems else tuple(notes))
+    unknown, not_missing = columns.unknown, columns.not_missing
+    if role != "group" or unknown is None:
+        return spelling.read_role(values, role, origin, not_missing)
+    values = [*values]
+    lost = [spelling.missing(word := _cell(cell)) and word not in not_missing for cell in values]
     filled = [unknown if gone else cell for cell, gone in zip(values, lost, strict=True)]
-    names = read_role(filled, "group", origin, not_missing)
-    said = f"{origin.what}: {sum(lost):,} of {len(lost):,} samples have no group, and are the group {unknown!r}."
+    names = spelling.read_role(filled, "group", origin, not_missing)
+    note = f"{origin.what}: {sum(lost):,} of {len(lost):,} samples have no group, and are the group {unknown!r}."
     if unknown in {word for word, gone in zip(names.words, lost, strict=True) if not gone}:
-        why = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
-        return replace(names, problems=(*names.problems, why))
-    return replace(names, notes=(*names.notes, said)) if any(lost) else names
+        problem = f"{origin.what}: unknown={unknown} would join people whose group is missing and a group of this name. Choose another name."
+        return replace(names, problems=(*names.problems, problem))
+    return replace(names, notes=(*names.notes, note)) if any(lost) else names
 
 
 def read_numbers(
-    values: Iterable[Any],
-    origin: Origin,
-    columns: Columns,
-    expected: str,
-    todo: str,
-    no_number: str = "",
-    shown: str = "",
+    values: Values, origin: Origin, columns: Columns, shown: str = "", *, label: bool = False
 ) -> tuple[list[float], tuple[str, ...], list[str]]:
-    """The numbers in a column, NaN where a cell is none; a problem if there is such a cell: what was ``expected``, and what ``todo``; and notes.
-
-    ``no_number`` is what to do if no cell is a number.
-    """
+    """The numbers in a column, NaN where a cell is none; a problem if there is such a cell; and notes. A ``label`` is a number to predict."""
     values = values if isinstance(values, np.ndarray) else [*values]
     source, _, name = origin.what.rpartition(", column ")
-    notes, cells = list[str](), _cells(values)
+    dates = isinstance(values, np.ndarray) and values.dtype.kind == "M"
+    notes, cells = list[str](), [_cell(cell) for cell in (np.datetime_as_string(values) if dates else values)]
     signs = signs_in_role(values, name, columns, source or name, shown, notes)
     numbers = signs.numbers(cells).tolist()
-    bad = [k for k, number in enumerate(numbers) if not abs(number) <= LARGEST]
+    bad = [k for k, number in enumerate(numbers) if not abs(number) <= spelling.LARGEST]
     if not bad:
         return numbers, (), notes
     wrong = [cells[k] for k in bad]
-    if all(map(math.isnan, numbers)):
-        todo = no_number or todo
-    if columns.decimal is None and all(map(COMMAS.fullmatch, wrong)):
+    expected, rows = ("a number to predict of every sample", "samples") if label else ("a number in every row", "rows")
+    todo = f"Correct these cells, or remove their {rows}."
+    if label and all(map(math.isnan, numbers)):
+        todo = CLASSES
+    if columns.decimal is None and all(map(spelling.COMMAS.fullmatch, wrong)):
         todo = f"Write fractions with a point; or, in a table that is text: {option('decimal', ',')}."
-    fault = faults(wrong, bad, origin.at, len(cells), lambda word: kind_of(word, signs))
+    fault = spelling.faults(wrong, bad, origin.at, len(cells), lambda word: spelling.kind_of(word, signs))
     return numbers, (f"{origin.what}: expected {expected}; {fault}. {todo}",), notes
 
 
-def _cells(values: Iterable[Any]) -> list[str]:
-    """Cells as text without blanks around it; of floating-point numbers all digits."""
-    if isinstance(values, np.ndarray):
-        values = (np.datetime_as_string(values) if values.dtype.kind == "M" else values).tolist()
-    return [_cell(cell) for cell in values]
-
-
 def _cell(cell: Any) -> str:
+    """A cell as text without blanks around it; of a floating-point number all digits."""
     if cell is None:
         return ""
     if isinstance(cell, bool | float | np.bool_ | np.floating):

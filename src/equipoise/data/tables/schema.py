@@ -13,18 +13,13 @@ from typing import Any
 
 from equipoise.data.contents import DataError
 from equipoise.data.tables.words import EXACT, NUMBER as NUMERIC
-from equipoise.system.suggestions import near, some, unknown
+from equipoise.system.suggestions import some, unknown
 
 NUMBER, CATEGORY, DATE, LEFT_OUT = "number", "category", "date", "left out"
 KINDS = (NUMBER, CATEGORY, DATE)
 SCALINGS = ("standard", "robust", "log", "none")
-FILLS = {
-    NUMBER: ("median", "mean", "refuse"),
-    DATE: ("median", "mean", "refuse"),
-    CATEGORY: ("own", "most-frequent", "refuse"),
-}
+FILLS = {**dict.fromkeys((NUMBER, DATE), ("median", "mean", "refuse")), CATEGORY: ("own", "most-frequent", "refuse")}
 CODINGS = ("one-hot", "ordinal")
-SHOWN = 50  # names in a sentence
 EXPONENT = r"\d{1,3}[eE]\d{1,2}"  # 1E1, which is ten or a code
 CODE = re.compile(rf"[+-]?0\d|{EXPONENT}$")  # what a code begins with that could be a number
 CHOSEN = "the schema leaves it out"
@@ -166,10 +161,8 @@ class Schema:
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON and TOML hold."""
-        return {
-            "columns": {feature.name: feature.written() for feature in self.features},
-            "left_out": dict(self.left_out),
-        }
+        columns = {feature.name: feature.written() for feature in self.features}
+        return {"columns": columns, "left_out": dict(self.left_out)}
 
     @cached_property
     def digest(self) -> str:
@@ -202,20 +195,14 @@ class Schema:
         return Schema(tuple(features), left)
 
     def merged(self, columns: Mapping[str, Any]) -> Schema:
-        """A schema with the options of some columns replaced, as a user writes them."""
-        every = {*self.names, *self.left_out}
-        for name in columns:
-            if name not in every:
-                raise DataError(
-                    f"columns: Unknown column {name!r}.{near(name, sorted(every))} All: {some(sorted(every), SHOWN)}."
-                )
+        """A schema with the options of some of its columns replaced, as a user writes them."""
         if not columns:
             return self
         features, left = [], {}
         for name, before in ({f.name: f for f in self.features} | dict(self.left_out)).items():
             written = _options(name, columns[name]) if name in columns else {}
             feature = before if isinstance(before, Feature) else None
-            kind = written.get("kind", feature.kind if feature else kind_of(written))
+            kind = kind_of(written) if feature is None else written.get("kind", feature.kind)
             if kind == LEFT_OUT or not (feature or written):
                 left[name] = CHOSEN if isinstance(before, Feature) else before
             elif feature and not written:
@@ -227,7 +214,9 @@ class Schema:
 
 
 def kind_of(options: Mapping[str, Any]) -> str:
-    """The kind of a column of which a user wrote other options."""
+    """The kind of a column by the options that a user wrote."""
+    if "kind" in options:
+        return str(options["kind"])
     if {"form", "latest"} & options.keys():
         return DATE
     return CATEGORY if {"categories", "coding", "least", "not_missing"} & options.keys() else NUMBER

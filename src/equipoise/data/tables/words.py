@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import cached_property
@@ -100,15 +100,18 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
 
     problems: list[str] = []
     if lost:
-        rows = rows_of(lost)
-        what, keep = _lost([words[k] for k in lost], not_missing)
+        rows, spelled = rows_of(lost), [words[k] for k in lost if words[k]]
+        examples = advice = ""
+        if spelled:
+            examples = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})"
+            advice = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, spelled[0]])}."
         others = {
             "group": f" To keep these people apart: {option('unknown', 'unknown')}.",
             "label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}.",
         }
         problems.append(  # measurements have no names to keep
-            f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{what}: {origin.places(rows)}. "
-            f"Fill it in, or remove the sample.{keep * (not measured)}{others.get(role, '')}"
+            f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{examples}: {origin.places(rows)}. "
+            f"Fill it in, or remove the sample.{advice * (not measured)}{others.get(role, '')}"
         )
     if large:
         problems.append(
@@ -122,40 +125,21 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
             "classes first, such as low and high."
         )
     same = same_numbers(words, names=True)
-    problems += [
-        f"{origin.what}: the {role} is {word.partition('.')[0]} in some samples and {word} in others, which is one number. "
-        "Write it the same way everywhere."
-        for word in _with_point(same)
-    ]
+    for group in same:
+        names = {*group}
+        problems += [
+            f"{origin.what}: the {role} is {whole} in some samples and {word} in others, which is one number. "
+            "Write it the same way everywhere."
+            for word in group
+            if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names
+        ]
+    spellings = grouped((word, text) for text, word in zip(texts, words, strict=True) if word)
+    merged = [(word, cells) for word, cells in spellings.items() if len(cells) > 1][:FIRST]
+    notes = [f"{origin.what}: {listed(map(repr, cells))} are read as {word!r}." for word, cells in merged]
     apart = "are kept apart, although they are one number or look the same"
-    notes = [f"{origin.what}: {said}." for said in _merged(texts, words)]
     notes += [f"{origin.what}: {listed(map(repr, group))} {apart}." for group in same[:FIRST]]
     column = np.array(words, object)[codes] if len(words) else np.empty(0, object)
     return Names(tuple(column.tolist()), tuple(problems), tuple(notes))
-
-
-def _with_point(same: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The names that are also there without their point, 1.0 and 1, in groups of names that are one number."""
-    for group in same:
-        names = {*group}
-        yield from (word for word in group if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names)
-
-
-def _lost(words: Sequence[str], not_missing: Sequence[str]) -> tuple[str, str]:
-    """The words that say that a name is missing, and what to do if the first one is a name."""
-    spelled = [word for word in words if word]
-    if not spelled:
-        return "", ""
-    keep = option("not_missing", [*not_missing, spelled[0]])
-    nothing = " or nothing" * (len(spelled) < len(words))
-    return f" ({listed(map(repr, spelled))}{nothing})", f" If {spelled[0]} is a name: {keep}."
-
-
-def _merged(texts: Sequence[str], words: Sequence[str]) -> Iterable[str]:
-    """Of different cells that are one name, the first few."""
-    same = grouped((word, text) for text, word in zip(texts, words, strict=True) if word)
-    for word, spelled in [(word, spelled) for word, spelled in same.items() if len(spelled) > 1][:FIRST]:
-        yield f"{listed(map(repr, spelled))} are read as {word!r}"
 
 
 def _measurements(words: Sequence[str]) -> list[int]:
@@ -299,15 +283,15 @@ def shown_by(columns: Iterable[tuple[Sequence[Signs], Sequence[str]]], others: s
     others : the sign that columns show which were read as numbers at once.
     """
     once = [(signs[0], words) for signs, words in columns if len(signs) == 1]
-    signs = {each: {each.decimal, each.thousands} & {*".,"} for each, _ in once}  # 1 000 shows nothing
-    shown = {each.decimal for each, words in once if any({*word} & signs[each] for word in words)}
+    signs = {form: {form.decimal, form.thousands} & {*".,"} for form, _ in once}  # 1 000 shows nothing
+    shown = {form.decimal for form, words in once if any({*word} & signs[form] for word in words)}
     shown |= {*others}
     return shown.pop() if len(shown) == 1 else ""
 
 
 def agreeing(signs: Sequence[Signs], shown: str) -> list[Signs]:
     """The readings that agree with the sign that a table shows, if one does; else all."""
-    return [each for each in signs if each.decimal == shown] or [*signs]
+    return [reading for reading in signs if reading.decimal == shown] or [*signs]
 
 
 def unit_of(words: Sequence[str]) -> str:
@@ -316,14 +300,11 @@ def unit_of(words: Sequence[str]) -> str:
     marks = [c for c in first if c in "%‰" or unicodedata.category(c) == "Sc"]
     if (unit := UNIT.fullmatch(first)) and not EXPONENTS.match(unit[1]) and unit[1].strip() not in MULTIPLES:
         marks.append(unit[1].strip())
-    return next(
-        (
-            mark
-            for mark in dict.fromkeys(marks)
-            if all(word.count(mark) == 1 and Signs(unit=mark).bare(word) for word in words)
-        ),
-        "",
-    )
+
+    def once(mark: str) -> bool:
+        return all(word.count(mark) == 1 and Signs(unit=mark).bare(word) for word in words)
+
+    return next(filter(once, dict.fromkeys(marks)), "")
 
 
 def units_of(counts: Mapping[str, int]) -> Counter[str]:
@@ -367,21 +348,20 @@ def faults(
     cells: Sequence[str], rows: Sequence[int], at: Callable[[int], str], n: int, kind: Callable[[str], str]
 ) -> str:
     """What is wrong with a column of ``n`` cells, of which ``cells`` in ``rows`` are of a wrong ``kind``: first examples of each."""
-    meaning = {cell: MISSING_CELLS if missing(cell) else kind(cell.strip()) for cell in set(cells)}
-    kinds = grouped((meaning[cell], k) for k, cell in enumerate(cells))
-    said = []
+    words = [cell.strip() for cell in cells]
+    meaning = {word: MISSING_CELLS if missing(word) else kind(word) for word in {*words}}
+    kinds = grouped((meaning[word], k) for k, word in enumerate(words))
+    shares = []
     for name, which in kinds.items():
         first: dict[str | int, int] = {}  # of the same cells one is enough, unless they are missing
         for k in which:
-            first.setdefault(k if name == MISSING_CELLS else cells[k].strip(), k)
-        examples = [
-            f"{cells[k].strip()[:40]!r} in {at(rows[k])}" if cells[k].strip() else f"empty in {at(rows[k])}"
-            for k in [*first.values()][:FIRST]
-        ]
+            first.setdefault(k if name == MISSING_CELLS else words[k], k)
+        shown = [*first.values()][:FIRST]
+        examples = [f"{repr(words[k][:40]) if words[k] else 'empty'} in {at(rows[k])}" for k in shown]
         are = "are" if len(which) > 1 else "is"
         share = f"all {n:,} are" if len(which) == n > 1 else f"{len(which):,} of {n:,} {are}"
-        said.append(f"{share} {name} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
-    return " and ".join(said)
+        shares.append(f"{share} {name} ({', '.join(examples)}{', ...' * (len(which) > len(examples))})")
+    return " and ".join(shares)
 
 
 def kind_of(word: str, signs: Signs) -> str:
