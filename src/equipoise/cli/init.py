@@ -210,13 +210,14 @@ def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> di
     from equipoise.data.tables.columns import counts
 
     sizes = {n: {"train": len(rows), "test": len(parts.test.get(n, []))} for n, rows in parts.train.items()}
-    about: dict[str, Any] = {"source": own.source, "layout": own.layout, "samples": len(own)}
-    about |= {"target": _target(own)} if own.regression else {"classes": counts(own.label)}
-    about |= {"features": list(own.features)}
-    about |= {"range": own.about["range"]} if "range" in own.about else {}
-    about |= {"groups": None if own.group is None else counts(own.group), "clients": sizes}
-    about |= {"validation": len(parts.validation), "tests": {name: len(rows) for name, rows in sets.items()}}
-    return {**about, "notes": [*own.notes, *parts.notes]}
+    target = {"target": _target(own)} if own.regression else {"classes": counts(own.label)}
+    return {
+        "source": own.source, "layout": own.layout, "samples": len(own), **target, "features": list(own.features),
+        **{name: own.about[name] for name in ("range",) if name in own.about},
+        "groups": None if own.group is None else counts(own.group), "clients": sizes,
+        "validation": len(parts.validation), "tests": {name: len(rows) for name, rows in sets.items()},
+        "notes": [*own.notes, *parts.notes],
+    }  # fmt: skip
 
 
 def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:

@@ -8,6 +8,7 @@ from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import equipoise as eq
 from equipoise.cli import init, options
 from equipoise.cli.console import note, out, say
 from equipoise.cli.options import option
@@ -68,7 +69,6 @@ def report(
     require_use({"--about": page.for_ != COMMITTEE and page.about}, without="--for committee")
     options.require_text(json_, details, explain)
     words = None if page.about is None else _words(page.about)
-    from equipoise.federation.history import History
     from equipoise.records import directory, meta
     from equipoise.report import committee, index, rendering, statistics
     from equipoise.report.html import write
@@ -84,7 +84,7 @@ def report(
         made = index.page(directories[0].resolve().name, every, pages)
         say(f"index: {made.save(page.output)}")
         return
-    recorded = [History.from_run(run) for run in directory.all_members(directories)]
+    recorded = [eq.History.from_run(run) for run in directory.all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
     asked = {name: value for name, value in vars(changes).items() if value is not None}
     named = options.relabelled(recorded, options.new_labels(label, called))
@@ -102,12 +102,11 @@ def report(
 
 def _compared(folder: Path) -> Comparison | str:
     """The runs in a folder, or why they cannot be compared, such as one that has just begun."""
-    from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.report.statistics import Comparison
 
     try:
-        return Comparison.of([History.from_run(run) for run in all_members([folder])])
+        return Comparison.of([eq.History.from_run(run) for run in all_members([folder])])
     except ValueError as error:
         return str(error)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+import equipoise as eq
 from equipoise.cli import completion
 from equipoise.cli.console import counted, err, out, print_json, print_table, say
 from equipoise.cli.options import BASE, JOBS, Json, help_of, option
@@ -19,7 +20,6 @@ from equipoise.system.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from equipoise.federation.history import History
     from equipoise.report import reproduction
     from equipoise.runs.experiment import PaperExperiment
     from equipoise.runs.reproduce import ReproductionPlan
@@ -156,7 +156,10 @@ def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[Reproduc
 
 
 def _write(
-    plan: ReproductionPlan, result: reproduction.Result, histories: dict[tuple[str, str], list[History]], folder: Path
+    plan: ReproductionPlan,
+    result: reproduction.Result,
+    histories: dict[tuple[str, str], list[eq.History]],
+    folder: Path,
 ) -> list[Path]:
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
@@ -172,7 +175,7 @@ def _write(
         histories = {cell: [h for h in runs if not agreement.division(h)] for cell, runs in histories.items()}
     histories = {(part, row): [h for h in runs if h.seed in seeds[part]] for (part, row), runs in histories.items()}
     for part in seeds:
-        of_part: list[History] = [run for (where, _), runs in histories.items() if where == part for run in runs]
+        of_part = [run for (where, _), runs in histories.items() if where == part for run in runs]
         reports[part] = f"{part}/report.html"
         html.write(of_part, folder / reports[part])
     figures: dict[str, Figure] = {}
@@ -230,26 +233,23 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None) -> It
     from equipoise.runs.plan import fitting
 
     at_once = jobs or fitting([cell.config for cell in plan.runs])
-    lines, seconds, most = [], 0.0, 0.0
-    shown = {}
     paths = {cell.path for cell in plan.runs}
     every = [*(cell for cell in plan.first if cell.path not in paths), *plan.runs]
+    lines, seconds, forecasts = [], 0.0, {}
     for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in every)]:
         key = (cell.part, cell.row, trial)
-        if key not in shown:  # the first candidate's, for all that may be taken
+        if key not in forecasts:  # the first candidate's, for all that may be taken
             with err.status(f"Trying {cell.part}: {cell.row} ..."):
-                shown[key] = runs.plan(cell.config, folder, workers=1, progress=False)
-        forecast = shown[key]
+                forecasts[key] = runs.plan(cell.config, folder, workers=1, progress=False)
         finished = runs.finished(cell.path)
-        seconds += 0.0 if finished else forecast.seconds
-        most = max(most, forecast.needed)
+        seconds += 0.0 if finished else forecasts[key].seconds
         about = {"part": cell.part, "row": cell.row, "trial": trial, "seed": cell.seed, "finished": finished}
-        lines.append({**about, "seconds": round(forecast.seconds, 3), "memory": forecast.needed})
+        lines.append({**about, "seconds": round(forecasts[key].seconds, 3), "memory": forecasts[key].needed})
+    most = max(forecast.needed for forecast in forecasts.values())
     yield {"runs": lines, "seconds": round(seconds / at_once, 3), "memory": most * at_once, "jobs": at_once}
     numbers, rows = ("seeds", "finished", "minutes each", "memory each"), []
-    for key, forecast in shown.items():
-        where, row, trial = key
-        of_row = [line for line in lines if (line["part"], line["row"], line["trial"]) == key]
+    for (where, row, trial), forecast in forecasts.items():
+        of_row = [line for line in lines if (line["part"], line["row"], line["trial"]) == (where, row, trial)]
         done = sum(bool(line["finished"]) for line in of_row)
         called, needs = escape(row) + " (trial runs)" * trial, f"{forecast.needed / 2**20:,.0f} MiB"
         rows.append((where, called, str(len(of_row)), str(done), f"{forecast.seconds / 60:.1f}", needs))

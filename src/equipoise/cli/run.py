@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import typer
 from rich.markup import escape
 
+import equipoise as eq
 from equipoise.cli import completion, init, options
 from equipoise.cli.console import counted, out, print_json, print_table, say
 from equipoise.cli.options import JOBS, SETTINGS, Json, Place, Training, Values, option, pairs_of
@@ -23,10 +24,7 @@ from equipoise.system.text import plural, read_value
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
-    from equipoise.federation.forecast import Forecast
-    from equipoise.federation.history import History
     from equipoise.records.meta import Content
-    from equipoise.runs.choosing import Tuning
     from equipoise.runs.configuration import Layer, RunConfig
     from equipoise.runs.plan import How
 
@@ -81,10 +79,6 @@ class Choices:
             )
         return next(iter(self.of_methods), self.table["method"])
 
-    def config(self, method: str, seed: int) -> RunConfig:
-        """The configuration of a run of one of the methods, see :meth:`layered`."""
-        return self.layered(method, seed)[0]
-
     def layered(self, method: str, seed: int) -> tuple[RunConfig, dict[str, tuple[Any, str]]]:
         """The configuration of a run of one of the methods, and the origins of its values; its label is as without what was chosen for it.
 
@@ -93,7 +87,6 @@ class Choices:
         ValueError : see :func:`equipoise.runs.configuration.layered`.
         """
         from equipoise.core.rates import rate
-        from equipoise.federation.method import parse
         from equipoise.runs import choosing
         from equipoise.runs.configuration import Layer, label_of, layered, overrides_of
         from equipoise.system import own_code
@@ -105,7 +98,7 @@ class Choices:
         own, tuned = self.of_methods[method], cast(Any, {**self.tuned.get(method, {})})
         if seed in tuned.get("seeds", ()):
             raise ValueError(f"--seed {seed}: the settings of {method} were chosen with this seed. Take another.")
-        parse(method, {name: value for name, value in own.items() if name != "lr"})  # or what is wrong with them
+        eq.parse(method, {name: value for name, value in own.items() if name != "lr"})  # or what is wrong with them
         conditions = tuned.pop("conditions", {})
         config, origins = layered([*self.below, Layer("equipoise tune", own), *self.above, *last])
         if not tuned:
@@ -131,7 +124,10 @@ def read(given: Values, *, shared: bool = True) -> Choices:
 
     file = given["config_file"]
     table = {} if file is None else init.read(file)
-    of_command, options = _settings(given["set_"])
+    either = "PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the scenario, for example clients=8"
+    pairs = pairs_of("--set", given["set_"], either)
+    hyper_parameters = {name: read_value(text) for name, text in pairs.items() if "." in name}
+    options = {name: text for name, text in pairs.items() if "." not in name}
     if (task := given["task"]) is not None:
         if "task" in options:
             raise ValueError(f"task is given twice: --task {task} and --set task={options['task']}. Leave one out.")
@@ -143,7 +139,7 @@ def read(given: Values, *, shared: bool = True) -> Choices:
         )
     if file is not None and of_methods:
         tuned = {name: {**each, "chosen": hashes.file_hash(file)} for name, each in tuned.items()}
-    typed = Layer(TYPED, {**_fields(table, options, given), **of_command}, shared)
+    typed = Layer(TYPED, {**_fields(table, options, given), **hyper_parameters}, shared)
     usual = Layer("default", {name: SETTINGS[name].default for name in ("method", "seed")})
     settings, parts = (
         Layer(str(file), {name: x for name, x in table.items() if ("." in name) is dotted}, shared=True)
@@ -161,12 +157,10 @@ def warn_of_defaults(chosen: Choices, methods: Sequence[str]) -> None:
 
 def check_parts(chosen: Choices, methods: Sequence[str]) -> None:
     """Refuse a hyper-parameter of the command whose part none of the methods has."""
-    from equipoise.federation.method import MethodError, parse
-
-    parts = {part for method in methods for part in parse(method).parts}
+    parts = {part for method in methods for part in eq.parse(method).parts}
     for key in chosen.layers[-1].table:
         if "." in key and key.split(".", 1)[0] not in parts:
-            raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
+            raise eq.MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
 
 
 def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) -> dict[str, Any]:
@@ -190,14 +184,6 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
         name, bracketed = called("--network", network, "resnet10(width=64)")
         chosen |= {"network": name, "network_options": bracketed}
     return chosen
-
-
-def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name, as they are written."""
-    either = "PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the scenario, for example clients=8"
-    values = pairs_of("--set", pairs, either)
-    hyper_parameters = {key: read_value(text) for key, text in values.items() if "." in key}
-    return hyper_parameters, {key: text for key, text in values.items() if "." not in key}
 
 
 def run(
@@ -295,7 +281,7 @@ def compare(
         if first.draws is not None:
             how = plan.How(jobs=jobs, lines=not output.json_, workers=kept)
             chosen = tuned_choices(methods, chosen, first, directory, **how)
-        configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
+        configs = [chosen.layered(method, k)[0] for method in (*methods, *bound) for k in range(seeds)]
         labels = _labels(output.label, dict(zip((*methods, *bound), configs[::seeds], strict=True)))
         _say_data(configs[0], chosen, output.json_)
         shown = counted(f"{len(configs)} runs", "rounds", shown=not output.json_)
@@ -374,7 +360,7 @@ def resume(
             _show_results([history], directory, output)
 
 
-def _execute(directory: Path, *, quiet: bool, **given: Any) -> History:
+def _execute(directory: Path, *, quiet: bool, **given: Any) -> eq.History:
     from equipoise.runs import directory as runs
 
     finished = runs.finished(directory) and not {"from_round", "data"} & given.keys()
@@ -384,7 +370,7 @@ def _execute(directory: Path, *, quiet: bool, **given: Any) -> History:
     return history
 
 
-def _show_results(histories: list[History], directory: Path, output: options.Output) -> None:
+def _show_results(histories: list[eq.History], directory: Path, output: options.Output) -> None:
     from equipoise.report import html, statistics
     from equipoise.report.rendering import rich_table
 
@@ -419,7 +405,7 @@ def shown_again(directory: Path) -> Iterator[None]:
         raise
 
 
-def _show_forecast(forecast: Forecast, origins: Mapping[str, tuple[Any, str]], json_: bool) -> None:
+def _show_forecast(forecast: eq.Forecast, origins: Mapping[str, tuple[Any, str]], json_: bool) -> None:
     """Print the settings of a run with their origins, and what it would take; an error if that does not fit."""
     if json_:
         settings = {name: {"value": value, "origin": origin} for name, (value, origin) in origins.items() if origin}
@@ -432,7 +418,7 @@ def _show_forecast(forecast: Forecast, origins: Mapping[str, tuple[Any, str]], j
     forecast.check()
 
 
-def _who_trained(history: History, attendance: Any) -> str:
+def _who_trained(history: eq.History, attendance: Any) -> str:
     """A line about clients that come and go."""
     trained, late, dropped, absent, _ = ((attendance == k).sum(0) for k in range(5))
     return (
@@ -442,7 +428,7 @@ def _who_trained(history: History, attendance: Any) -> str:
     )
 
 
-def _quarantined(history: History) -> list[str]:
+def _quarantined(history: eq.History) -> list[str]:
     """A line for every reason for which updates were refused: whose, and when."""
     refused: dict[str, tuple[dict[str, None], list[int], str]] = {}
     for record in history.records:
@@ -522,7 +508,7 @@ def tuned_choices(methods: Sequence[str], chosen: Choices, asked: Searched, dire
     return replace(chosen, below=chosen.layers, above=(), of_methods=of_methods, tuned=tuned)
 
 
-def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> Tuning:
+def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> eq.Tuning:
     """Choose the settings of some methods in a directory, with a progress bar if there are ``lines``."""
     from equipoise.runs import choosing
     from equipoise.runs.configuration import Layer

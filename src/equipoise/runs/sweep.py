@@ -289,8 +289,7 @@ def compare(
             for label in labelled
         )
         for outcome in run(cells, partial(Here().submit, train)):
-            if outcome.error is not None:
-                raise outcome.error
+            outcome.require()
             histories.append(cast(history.History, outcome.history))
     return Comparison.of(histories, last)
 
@@ -404,8 +403,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
             return fed.history
 
         rates = dict.fromkeys(common.parsed, common.solver.lr)
-        of_data = common.sealed, common.without, common.conditions
-        subject = Subject(common.parsed, spaces, rates, rounds, *of_data)
+        subject = Subject(common.parsed, spaces, rates, rounds, common.sealed, common.without, common.conditions)
         train_all = partial(run, submit=partial(Here().submit, train))
         chosen = choosing.choose(subject, budget, place, train_all, {}, page=directory is not None)
         return replace(chosen, solver=common.solver)
