@@ -77,11 +77,6 @@ class ReproductionPlan:
     calibration: ReproductionPlan | None = None
     asked: bool = True
 
-    @property
-    def rounds(self) -> int:
-        """Rounds of all runs together."""
-        return sum(run.config.rounds for run in self.runs)
-
     def seeds(self, part: str, rows: Iterable[str]) -> set[int]:
         """The seeds that all of some rows have in a part."""
         every = [{run.seed for run in self.runs if run.cell == (part, row)} for row in rows]
