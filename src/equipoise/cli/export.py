@@ -198,12 +198,7 @@ class Criterion:
     )
 
 
-def threshold(
-    directory: Run,
-    *,
-    criterion: Criterion,
-    data: str | None = MOVED,
-) -> Iterator[object]:
+def threshold(directory: Run, *, criterion: Criterion, data: str | None = MOVED) -> Iterator[object]:
     """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows."""
     from equipoise.records.threshold import FILE
     from equipoise.report import thresholds as shown

@@ -302,10 +302,8 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
         about["unknown"].append(f"the run ({directory} holds none)")
     try:
         with flower_errors():
-            nodes, absent = (
-                {node["site"] or node["node"]: node for node in _registered(_link(connection))},
-                "not registered",
-            )
+            nodes = {node["site"] or node["node"]: node for node in _registered(_link(connection))}
+            absent = "not registered"
     except RunError as error:
         about["unknown"].append(f"which sites are online ({str(error).rstrip('.')})")
     for name in dict.fromkeys([*names, *nodes]):
@@ -358,8 +356,7 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
 
 @_add("`equipoise flower stop federation`")
 def stop(
-    connection: str = CONNECTION,
-    run: int | None = option(None, "Needed if several are running.", "[RUN]"),
+    connection: str = CONNECTION, run: int | None = option(None, "Needed if several are running.", "[RUN]")
 ) -> None:
     """Stop a run on a server. What it has learnt up to its last complete round is kept."""
     link = _link(connection)

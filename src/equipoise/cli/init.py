@@ -289,11 +289,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
             usual[name] = "none" if about["usual"] == SCENARIO else about["usual"]
         default = f"; default: {usual[name]}" if name in usual and name not in chosen else ""
         lines += [_line(name, value, text + default, off=name not in chosen)] * bool(text)
-    lines += [
-        "",
-        f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
-        "# fedheal.tau = 0.4",
-    ]
+    of_data = ", and options of the data" if own else ""
+    lines += ["", f"[set]  # hyper-parameters of the method{of_data}", "# fedheal.tau = 0.4"]
     for name, column in OPTIONS.items() if own else ():
         text, example = meaning(column, numbers=regression), column.metadata["example"]
         if name in MEANINGS or name == TABLE or not text:  # which has a table of its own, or needs classes

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-import equipoise as eq
 from equipoise.cli import completion
 from equipoise.cli.console import counted, err, out, print_json, print_table, say
 from equipoise.cli.options import BASE, JOBS, Json, help_of, option
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from equipoise.report import reproduction
+    from equipoise.runs.agreement import Ended
     from equipoise.runs.experiment import PaperExperiment
     from equipoise.runs.reproduce import ReproductionPlan
 
@@ -155,12 +155,7 @@ def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[Reproduc
         return plan, failed | reproductions.run(plan, **how)
 
 
-def _write(
-    plan: ReproductionPlan,
-    result: reproduction.Result,
-    histories: dict[tuple[str, str], list[eq.History]],
-    folder: Path,
-) -> list[Path]:
+def _write(plan: ReproductionPlan, result: reproduction.Result, histories: Ended, folder: Path) -> list[Path]:
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
     from equipoise.report import drawing, html, reproduced_figures, reproduction

@@ -271,6 +271,7 @@ def compare(
     with started(given, jobs, len(methods) * max(seeds, first.draws or 1), place) as kept:
         with loading():
             from equipoise.runs import plan
+            from equipoise.runs.choosing import FOLDER
             from equipoise.runs.tracking import Tracking
 
         chosen = read(vars(given))
@@ -279,8 +280,13 @@ def compare(
         warn_of_defaults(chosen, methods)
         directory = place.folder(f"compare-{chosen.table['scenario']}")
         if first.draws is not None:
-            how = plan.How(jobs=jobs, lines=not output.json_, workers=kept)
-            chosen = tuned_choices(methods, chosen, first, directory, **how)
+            folder, how = directory / FOLDER, plan.How(jobs=jobs, lines=not output.json_, workers=kept)
+            tuning = choose(methods, chosen, first, folder, **how)
+            if not output.json_:
+                show(tuning.document(), folder)
+            tuned = {method: tuning.tuned(method) for method in methods}
+            # the search began at the given rate, so what it chose is above all else
+            chosen = replace(chosen, below=chosen.layers, above=(), of_methods=tuning.settings(), tuned=tuned)
         configs = [chosen.layered(method, k)[0] for method in (*methods, *bound) for k in range(seeds)]
         labels = _labels(output.label, dict(zip((*methods, *bound), configs[::seeds], strict=True)))
         _say_data(configs[0], chosen, output.json_)
@@ -494,18 +500,6 @@ def started(given: Training, jobs: int | None, runs: int, place: Place) -> Worke
         return Workers()
     fitting = max(1, cores() // (given.threads or 1)) if given.device in (None, "cpu") else 1
     return Workers(min(jobs or fitting, runs))
-
-
-def tuned_choices(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Any) -> Choices:
-    """The same with settings that are chosen first, in a folder of a comparison's directory."""
-    from equipoise.runs.choosing import FOLDER
-
-    tuning = choose(methods, chosen, asked, directory / FOLDER, **how)
-    if how["lines"]:
-        show(tuning.document(), directory / FOLDER)
-    of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
-    # the search began at the given rate, so what it chose is above all else
-    return replace(chosen, below=chosen.layers, above=(), of_methods=of_methods, tuned=tuned)
 
 
 def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> eq.Tuning:

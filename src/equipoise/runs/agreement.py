@@ -20,6 +20,7 @@ from equipoise.system.grouping import grouped
 from equipoise.system.text import plural
 
 Ended = Mapping[tuple[str, str], Sequence[History]]  # the finished runs, by part and row
+Entries = Mapping[tuple[str, str], ReproducedValue]  # the cells of a part, by row and column
 Reasons = Mapping[tuple[str, str], str]  # why cells have no numbers, by part and row
 
 
@@ -239,11 +240,7 @@ def _measured(columns: Mapping[str, str]) -> str:
 
 
 def _doubts(
-    planned: ReproductionPlan,
-    part: str,
-    entries: Mapping[tuple[str, str], ReproducedValue],
-    of_part: Mapping[str, Sequence[History]],
-    ended: Ended,
+    planned: ReproductionPlan, part: str, entries: Entries, of_part: Mapping[str, Sequence[History]], ended: Ended
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""
     cells = [cell for cell in planned.runs if cell.part == part]

@@ -134,10 +134,8 @@ def _problems(suite: Suite) -> Iterator[str]:
                 problem = f"{unknown('key', key, sorted(keys))} {_place(key, options)}".strip()
                 yield f"scenario {part.name}: {table}: {problem}"
         if part.data is None and _lacks_data(part):
-            files, example = (
-                ", ".join(SCENARIOS[part.scenario].reads),
-                "table.csv" if part.scenario == "own" else "data",
-            )
+            files = ", ".join(SCENARIOS[part.scenario].reads)
+            example = "table.csv" if part.scenario == "own" else "data"
             yield f'scenario {part.name} reads {files}: state where the files are, data = "{example}" for example.'
         try:
             described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)

@@ -58,6 +58,7 @@ TRIAL: Final = "trial"  # kind of errors: a trial failed for another reason than
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 BY_LAST: Final = "settings are chosen by the last rounds, the same for all draws"
 
+Spaces = Mapping[str, Mapping[str, Space]]  # by label and name, where settings are searched
 Configure = Callable[..., Any]  # of a label, settings by name and a seed
 
 
@@ -131,9 +132,8 @@ class Result:
     seconds: float = 0.0
 
 
-Train = Callable[
-    [Sequence[Trial], int, bool], Mapping[Trial, Sequence[Outcome]]
-]  # up to a round, or without each client
+# up to a round, or without each client
+Train = Callable[[Sequence[Trial], int, bool], Mapping[Trial, Sequence[Outcome]]]
 
 
 def shown(value: object) -> str:
@@ -374,13 +374,10 @@ class Tuning:
         chosen = self.choices[label]
         trials = []
         for tried in chosen.tried:
-            about = {
-                "draw": tried.trial.draw,
-                "settings": {**tried.trial.settings},
-                "failed": tried.last.failed or None,
-            }
+            trial, last = tried.trial, tried.last
+            about = {"draw": trial.draw, "settings": {**trial.settings}, "failed": last.failed or None}
             rungs = [{"rounds": r.rounds, **{n: _number(x) for n, x in r.scores.items()}} for r in tried.results]
-            trials.append({**about, "seconds": round(tried.last.seconds, 3), "rungs": rungs})
+            trials.append({**about, "seconds": round(last.seconds, 3), "rungs": rungs})
         return {
             "score": None,
             "default": None,
@@ -417,13 +414,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def decide(
-    spaces: Mapping[str, Mapping[str, Space]],
-    rates: Mapping[str, Any],
-    budget: Budget,
-    rounds: int,
-    train: Train,
-) -> Tuning:
+def decide(spaces: Spaces, rates: Mapping[str, Any], budget: Budget, rounds: int, train: Train) -> Tuning:
     """Choose settings for every method.
 
     Parameters
@@ -731,7 +722,7 @@ class Subject:
     """
 
     methods: Mapping[str, Method]
-    spaces: Mapping[str, Mapping[str, Space]]
+    spaces: Spaces
     rates: Mapping[str, Any]
     rounds: int
     sealed: Callable[[Budget], Configure]

@@ -371,10 +371,8 @@ def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
     """Require that the records are whole, and that the numbers of a run are those of its records."""
     for run in about["runs"]:
         where = folder / run["path"]
-        check_bytes(
-            f"{path}, {run['path']}",
-            JSON * sum(file.stat().st_size for file in where.iterdir() if file.suffix != ".html"),
-        )
+        size = sum(file.stat().st_size for file in where.iterdir() if file.suffix != ".html")
+        check_bytes(f"{path}, {run['path']}", JSON * size)
         try:
             _, hashes = parse((where / METRICS).read_text(encoding="utf-8"))
             history = History.from_run(where)

@@ -157,12 +157,8 @@ def plan(
         fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
         tried, held_out = {**choices, "rounds": min(fewer, default=None)}, {"validation": choice.validation}
         several = tuple(
-            Candidate(
-                taken,
-                cells(row.taking({**taken, **held_out}), trials, tried),
-                cells(row.taking(taken), numbers, choices),
-            )
-            for taken in row.candidates
+            Candidate(own, cells(row.taking(own | held_out), trials, tried), cells(row.taking(own), numbers, choices))
+            for own in row.candidates
         )
         candidates[part.name, row.name] = several
         planned += several[0].runs
@@ -205,10 +201,12 @@ def _check_asked(
         raise InputError(
             f"{name}: --seeds {seeds} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
         )
-    for problem in (
-        *papers.strange(name, "part", parts, [part.name for part in experiment.part]),
-        *papers.strange(name, "row", rows, [row.name for row in experiment.row]),
-    ):
+    _require(name, "part", parts, [part.name for part in experiment.part])
+    _require(name, "row", rows, [row.name for row in experiment.row])
+
+
+def _require(where: str, kind: str, names: Iterable[str], allowed: Sequence[str]) -> None:
+    for problem in papers.strange(where, kind, names, allowed):
         raise InputError(problem)
 
 
@@ -230,12 +228,8 @@ def _calibration(
         return None
     other, of_ours = read_experiment(by.of or name), {run.part for run in planned}
     fixed = [row.name for row in other.row if not row.choose]
-    where = f"{name}: calibration"
-    for problem in (
-        *papers.strange(where, "column", [by.column], other.columns),
-        *papers.strange(where, "row", by.rows, fixed),
-    ):
-        raise InputError(problem)
+    _require(f"{name}: calibration", "column", [by.column], [*other.columns])
+    _require(f"{name}: calibration", "row", by.rows, fixed)
     of_both = of_ours & {p.name for p in other.part if {*by.rows} & {row.name for row in other.of(p)}}
     same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
     update = {"part": same, "divisions": experiment.divisions, "seeds": experiment.seeds}

@@ -119,13 +119,9 @@ def all_end(runs: Sequence[RunStatus], jobs: int) -> datetime | None:
     timed = [seconds for run in runs if (seconds := run.standing.seconds) is not None]
     if not timed:
         return None
-    each = [
-        (fmean(timed) if run.standing.seconds is None else run.standing.seconds)
-        * (run.standing.rounds - run.standing.round)
-        for run in runs
-        if run.state not in ("complete", "failed", "damaged")
-    ]
-    return datetime.fromtimestamp(time.time() + max([sum(each) / max(1, jobs), *each]))
+    usual, left = fmean(timed), [run.standing for run in runs if run.state not in ("complete", "failed", "damaged")]
+    lasting = [(usual if at.seconds is None else at.seconds) * (at.rounds - at.round) for at in left]
+    return datetime.fromtimestamp(time.time() + max([sum(lasting) / max(1, jobs), *lasting]))
 
 
 class Watch:
