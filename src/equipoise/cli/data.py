@@ -39,9 +39,12 @@ def _main(context: typer.Context) -> None:
         listed()
 
 
-@add(app, "`equipoise data list --json`", name="list")
+@add(app, name="list")
 def listed() -> Iterator[object]:
-    """List the data sets: who uses them, how large they are, where to get them and on what terms."""
+    """List the data sets: who uses them, how large they are, where to get them and on what terms.
+
+    Example: `equipoise data list --json`
+    """
     from equipoise.data.sets import catalog
 
     yield [_as_dict(name, entry) for name, entry in catalog.SETS.items()]
@@ -62,7 +65,7 @@ def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
     }
 
 
-@add(app, "`equipoise data check svhn --data data`", name="check")
+@add(app, name="check")
 def checked(
     name: str | None = option(None, flags="[NAME]", autocompletion=completion.data_sets),
     data: Path = FOLDER,
@@ -73,6 +76,8 @@ def checked(
 
     Every file is read, and compared with the publisher's checksum where that is known. Image files are decoded on the way,
     once: a run finds them decoded.
+
+    Example: `equipoise data check svhn --data data`
 
     Parameters
     ----------
@@ -154,7 +159,7 @@ def _get(name: str, data: Path, command: str = "get") -> str:
     return shlex.join(["equipoise", "data", command, name, "--data", str(data)])
 
 
-@add(app, "`equipoise data get mnist --data data --download`")
+@add(app)
 def get(
     name: str = option(..., flags="NAME", autocompletion=completion.data_sets),
     data: Path = FOLDER,
@@ -162,6 +167,8 @@ def get(
     wanted: bool = option(False, flags="--download"),
 ) -> None:
     """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request.
+
+    Example: `equipoise data get mnist --data data --download`
 
     Parameters
     ----------

@@ -25,6 +25,8 @@ def status(folder: Path = option(Path("runs"), flags="[FOLDER]", autocompletion=
 
     You can call it while they run: it changes nothing and waits for nothing.
 
+    Example: `equipoise status runs`
+
     Parameters
     ----------
     folder : A run, or a folder of runs.
@@ -55,6 +57,8 @@ def status(folder: Path = option(Path("runs"), flags="[FOLDER]", autocompletion=
 
 def track(directories: Runs, to: str = option(..., flags="")) -> Iterator[object]:
     """Send runs to an experiment tracker; what it has already is not sent twice.
+
+    Example: `equipoise track runs/quickstart --to mlflow`
 
     Parameters
     ----------
