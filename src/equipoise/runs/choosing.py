@@ -132,6 +132,7 @@ class Result:
     seconds: float = 0.0
 
 
+TrainCells = Callable[[Sequence[Cell]], Iterable[Outcome]]
 # up to a round, or without each client
 Train = Callable[[Sequence[Trial], int, bool], Mapping[Trial, Sequence[Outcome]]]
 
@@ -719,6 +720,7 @@ class Subject:
     sealed : what makes configurations of runs that choose; an error if the data are not as the budget needs them.
     without : by the name of each client, what makes those of runs on the data of the others.
     conditions : by label what the choice depends on, of runs in a folder.
+    shared : what a file with the choices has of all methods.
     """
 
     methods: Mapping[str, Method]
@@ -728,17 +730,11 @@ class Subject:
     sealed: Callable[[Budget], Configure]
     without: Callable[[Budget], Mapping[str, Configure]]
     conditions: Callable[[Budget, Path], Mapping[str, Content]]
+    shared: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose(
-    subject: Subject,
-    budget: Budget,
-    base: Path,
-    train: Callable[[Sequence[Cell]], Iterable[Outcome]],
-    shared: Mapping[str, Any],
-    *,
-    folder: Path | None = None,
-    page: bool = True,
+    subject: Subject, budget: Budget, base: Path, train: TrainCells, folder: Path | None = None, *, page: bool = True
 ) -> Tuning:
     """Choose the settings of every method, and write them to ``base``; the same call continues after a stop, bit for bit.
 
@@ -748,7 +744,6 @@ def choose(
     budget : how many draws, and by what they are judged.
     base : the directory of the choice.
     train : trains cells, or continues them, and returns their outcomes.
-    shared : what a file with the choices has of all methods.
     folder : where the runs are kept, which other choices use, too; None: in ``base``.
     page : whether to write a page with all draws.
 
@@ -773,7 +768,7 @@ def choose(
     with claimed(base):
         chosen = decide(subject.spaces, subject.rates, budget, rounds, advance)
         chosen = replace(chosen, methods=methods, conditions=subject.conditions(budget, runs_in))
-        return write(chosen, base, shared, page=page)
+        return write(chosen, base, subject.shared, page=page)
 
 
 def choose_in_processes(
@@ -791,7 +786,8 @@ def choose_in_processes(
         )
     plain, rounds, done = candidates.plain, candidates.first.rounds, 0
     rates = {label: config.lr for label, config in plain.items()}
-    subject = Subject(methods, spaces, rates, rounds, candidates.sealed, candidates.without, candidates.conditions)
+    of_data = candidates.sealed, candidates.without, candidates.conditions
+    subject = Subject(methods, spaces, rates, rounds, *of_data, candidates.file())
     workers, on_progress = how.get("workers"), how.get("on_progress")
 
     def train(cells: Sequence[Cell]) -> list[Outcome]:
@@ -809,7 +805,7 @@ def choose_in_processes(
 
     with nullcontext(workers) if workers else Workers() as kept:
         how |= {"jobs": how.get("jobs") or fitting([*plain.values()]), "workers": kept}
-        return choose(subject, budget, base, train, candidates.file(), folder=folder)
+        return choose(subject, budget, base, train, folder)
 
 
 def _seals(by: str, validation: float) -> dict[str, Any]:

@@ -428,7 +428,7 @@ def rerun(
     return [
         Again(run["path"], False, failed=failed[run["path"]])
         if run["path"] in failed
-        else _compared(run, folder / run["path"], again / run["path"])
+        else _compared(run, folder, again)
         for run in repeatable
     ]
 
@@ -446,8 +446,8 @@ def _lay_out(files: Mapping[str, Any], paths: Sequence[str], folder: Path, again
         write_atomically(again / path / MANIFEST, sealed_json({"contents": contents, "versions": {}}))
 
 
-def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
-    before, after = _numbers(then), _numbers(now)
+def _compared(run: Mapping[str, Any], folder: Path, again: Path) -> Again:
+    before, after = _numbers(folder / run["path"]), _numbers(again / run["path"])
     # an earlier version recorded less by sensitive attribute
     after = {name: value for name, value in after.items() if name in before or ": by " not in name}
     largest, where = 0.0, ""
@@ -460,7 +460,7 @@ def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
             other = other or name
         elif (size := abs(a - b)) > largest or not math.isfinite(size) or not where:
             largest, where = size, name
-    if not (where or other) and run["state"] is not None and _state(now) != run["state"]:
+    if not (where or other) and run["state"] is not None and _state(again / run["path"]) != run["state"]:
         other = "the tensors of the last state"
     same = not where and not other
     return Again(run["path"], same, None if same else Difference(largest, where, other))

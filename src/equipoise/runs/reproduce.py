@@ -17,6 +17,7 @@ from typing import Any, Unpack
 from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.federation.history import History
+from equipoise.records.meta import Content
 from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import choosing, directory as runs, experiment as papers
 from equipoise.runs.configuration import Layer, RunConfig, called, layered
@@ -259,13 +260,7 @@ def _check_files(name: str, experiment: PaperExperiment, data: str, parts: Seque
 
 
 def _cells(
-    base: Path,
-    part: ColumnGroup,
-    condition: Condition,
-    data: str | None,
-    row: Row,
-    draws: Iterable[Draw],
-    choices: Mapping[str, Any],
+    base: Path, part: ColumnGroup, condition: Condition, data: str | None, row: Row, draws: list[Draw], choices: Content
 ) -> tuple[PlannedRun, ...]:
     options = {**condition.options, **row.options}
     described = scenarios.describe(condition.scenario, data, **options)

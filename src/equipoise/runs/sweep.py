@@ -405,7 +405,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
         rates = dict.fromkeys(common.parsed, common.solver.lr)
         subject = Subject(common.parsed, spaces, rates, rounds, common.sealed, common.without, common.conditions)
         train_all = partial(run, submit=partial(Here().submit, train))
-        chosen = choosing.choose(subject, budget, place, train_all, {}, page=directory is not None)
+        chosen = choosing.choose(subject, budget, place, train_all, page=directory is not None)
         return replace(chosen, solver=common.solver)
 
 
