@@ -223,7 +223,8 @@ def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     numbers = [{**criteria.scores(run), **({ORACLE: criteria.tested(run)} if by == ORACLE else {})} for run in ended]
     useless = history.History.failure if by == ORACLE else criteria.failed
     why = why or next((text for run in ended if (text := useless(run))), "")
-    means = {name: fmean(values) for name, values in grouping.by_name(numbers).items()}
+    names = dict.fromkeys(name for each in numbers for name in each)
+    means = {name: fmean(each[name] for each in numbers) for name in names}
     seconds = sum(float(record.get("seconds", 0)) for run in every for record in run.records)
     trained = sum(len(run.records) for run in every)
     for run in every:  # what each client reaches alone was found before the first round
@@ -799,13 +800,18 @@ def choose_in_processes(
             if on_progress is not None:
                 on_progress(min(done, total), total)
 
-        for cell in cells:
-            runs.start(cell.config, cell.folder)
-        return finish(cells, **how | {"on_progress": add_progress})
+        return _trained(cells, how | {"on_progress": add_progress})
 
     with nullcontext(workers) if workers else Workers() as kept:
         how |= {"jobs": how.get("jobs") or fitting([*plain.values()]), "workers": kept}
         return choose(subject, budget, base, train, folder)
+
+
+def _trained(cells: Sequence[Cell], how: How) -> list[Outcome]:
+    """The outcomes of runs, which are begun where they are not."""
+    for cell in cells:
+        runs.start(cell.config, cell.folder)
+    return finish(cells, **how)
 
 
 def _seals(by: str, validation: float) -> dict[str, Any]:

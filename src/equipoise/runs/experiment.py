@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -287,10 +287,9 @@ def read_experiment(name: str) -> PaperExperiment:
         experiment = PaperExperiment(**_written(name))
     except ValidationError as error:
         raise InputError(f"{name}: {faults(PaperExperiment, error)}") from None
-    for problem in chain(
-        *(wrong(experiment) for wrong in (_wrong_names, _wrong_settings, _wrong_columns, _wrong_choices, _wrong_claims))
-    ):
-        raise InputError(f"{name}: {problem}")
+    for wrong in (_wrong_names, _wrong_settings, _wrong_columns, _wrong_choices, _wrong_claims):
+        for problem in wrong(experiment):
+            raise InputError(f"{name}: {problem}")
     return experiment
 
 

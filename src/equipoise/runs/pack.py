@@ -62,9 +62,8 @@ done
 
 
 # making one
-Contents = dict[
-    str, tuple[str, bytes | Path]
-]  # of every file, by its name in the pack: what it is, and its bytes, or its place
+# of every file, by its name in the pack: what it is, and its bytes, or its place
+Contents = dict[str, tuple[str, bytes | Path]]
 
 
 def _add(contents: Contents, name: str, content: bytes | str | Path, sort: str) -> None:
