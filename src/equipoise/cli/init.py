@@ -16,7 +16,7 @@ from rich.markup import escape
 from equipoise.cli.console import out, print_table, require_free, say
 from equipoise.cli.options import SETTINGS, TASK, help_of, option
 from equipoise.core.settings import SCENARIO
-from equipoise.data.tables.options import SHARE, Options
+from equipoise.data.tables.options import SHARE, Options, listed
 from equipoise.system import errors, own_code, places, seals, trust
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import meaning
@@ -177,7 +177,6 @@ def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
 def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive: str | None) -> list[str]:
     """Sentences about the data."""
     from equipoise.data.tables.columns import counts
-    from equipoise.data.tables.options import listed
     from equipoise.metrics.groups import positive_class
 
     chosen = None if own.regression else positive_class(positive, own.classes)
@@ -367,10 +366,8 @@ def read(path: Path) -> dict[str, Any]:
         table.pop("tuned", None)
     settings = table.pop("set", {})
     for name in CHOSEN:
-        if not (
-            isinstance(of_methods := table.get(name, {}), dict)
-            and all(isinstance(v, dict) for v in of_methods.values())
-        ):
+        of_methods = table.get(name, {})
+        if not isinstance(of_methods, dict) or not all(isinstance(v, dict) for v in of_methods.values()):
             raise ValueError(
                 f"{path}: {name} must have a table for each method, as `equipoise tune` writes it; found {of_methods!r}."
             )

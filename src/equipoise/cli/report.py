@@ -71,8 +71,7 @@ def report(
     options.require_text(json_, details, explain)
     words = None if page.about is None else _words(page.about)
     from equipoise.records import directory, meta
-    from equipoise.report import committee, index, rendering, statistics
-    from equipoise.report.html import write
+    from equipoise.report import committee, html, index, rendering, statistics
 
     if len(directories) == 1 and (inside := directory.comparisons(directories[0])):
         of_one = {"--for": page.for_ == COMMITTEE, "--label": label, "--figures": figures, "--details": details}
@@ -95,7 +94,7 @@ def report(
     if page.for_ == COMMITTEE:
         written = committee.write(compared, page.output, words)
     else:
-        written = write(compared, page.output, figures=figures)
+        written = html.write(compared, page.output, figures=figures)
     yield compared.document
     out.print(rendering.rich_table(compared.document, out.width, details, explain))
     say(f"report: {written}")
@@ -177,19 +176,17 @@ def audit(
     set_ : How the table is written: sep, decimal, encoding, not_missing.
     output : The page to write.
     """
-    from equipoise.report.audit import SITE, audit as audited
-    from equipoise.report.page import bullets_of
-    from equipoise.report.rendering import rich_sheets
+    from equipoise.report import audit as audits, page, rendering
 
     if asked.task not in (None, "classification", "regression"):
         raise ValueError(f"--task: {unknown('task', asked.task, ('classification', 'regression'))}")
     group = asked.group[0] if asked.group and len(asked.group) == 1 else asked.group
-    made = audited(source, **{**vars(asked), "group": group, **options.reading_of(set_, READING)})
+    made = audits.audit(source, **{**vars(asked), "group": group, **options.reading_of(set_, READING)})
     written = made.save(output)
     yield made.document
     say(made.summary)
-    for shown in rich_sheets([sheet for sheet in made.page.tables if sheet.head != SITE], out.width):
+    for shown in rendering.rich_sheets([sheet for sheet in made.page.tables if sheet.head != audits.SITE], out.width):
         out.print("", shown)
-    for text in bullets_of(made.page.sections[-1]):
+    for text in page.bullets_of(made.page.sections[-1]):
         say(text)
     say(f"audit: {written}")

@@ -84,9 +84,7 @@ def reproduce(
     name : An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.
     dry_run : List the runs, and say what they would take, after one round of each row and part that is thrown away.
     """
-    from equipoise.runs import directory as runs, reproduce as reproductions
-    from equipoise.runs.configuration import whole
-    from equipoise.runs.experiment import read_experiment
+    from equipoise.runs import configuration, directory as runs, experiment as papers, reproduce as reproductions
 
     data, embedded, rounds, jobs = asked.data, asked.embedded, asked.rounds, asked.jobs
     chosen = {f"--{key}": value for key, value in vars(asked).items() if key not in ("data", "embedded")}
@@ -96,7 +94,7 @@ def reproduce(
         yield from _list()
         return
     asked.check()
-    if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
+    if dry_run and data is None and not embedded and (experiment := papers.read_experiment(name)).reads:
         suggestions.require_use(chosen, without="--data DIR or --embedded")
         yield from _outline(experiment)
         return
@@ -105,7 +103,9 @@ def reproduce(
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
         settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs")}
-        settings |= {key: whole(path) for key in ("data", "weights") if (path := settings[key]) is not None}
+        settings |= {
+            key: configuration.whole(path) for key in ("data", "weights") if (path := settings[key]) is not None
+        }
         plan = reproductions.plan(name, base / "reproduce", parts=asked.part or (), rows=asked.row or (), **settings)
     if dry_run:
         yield from _show_forecast(plan, folder, jobs)
@@ -139,12 +139,11 @@ def _run_and_show(plan: ReproductionPlan, folder: Path, asked: Asked, json_: boo
 def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
     """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.report import reproduction
-    from equipoise.runs import agreement, reproduce as reproductions
-    from equipoise.runs.plan import How, fitting
+    from equipoise.runs import agreement, plan as plans, reproduce as reproductions
 
-    at_once = asked.jobs or fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
+    at_once = asked.jobs or plans.fitting([run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with counted(f"{len(plan.trials)} trial runs", "rounds", shown=not quiet) as on_progress:
-        how = How(jobs=at_once, on_progress=on_progress, lines=not quiet)
+        how = plans.How(jobs=at_once, on_progress=on_progress, lines=not quiet)
         plan = reproductions.choose(plan, **how)
         failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:
@@ -227,10 +226,9 @@ def _outline(experiment: PaperExperiment) -> Iterator[object]:
 
 def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: int | None) -> Iterator[object]:
     """What the missing runs would take: one of every row and part is tried."""
-    from equipoise.runs import directory as runs
-    from equipoise.runs.plan import fitting
+    from equipoise.runs import directory as runs, plan as plans
 
-    at_once = jobs or fitting([cell.config for cell in plan.runs])
+    at_once = jobs or plans.fitting([cell.config for cell in plan.runs])
     paths = {cell.path for cell in plan.runs}
     every = [*(cell for cell in plan.first if cell.path not in paths), *plan.runs]
     lines, seconds, forecasts = [], 0.0, {}

@@ -18,6 +18,7 @@ import equipoise as eq
 from equipoise.cli import completion, init, options
 from equipoise.cli.console import counted, out, print_json, print_table, say
 from equipoise.cli.options import JOBS, SETTINGS, Json, Place, Training, Values, option, pairs_of
+from equipoise.system import hashes, own_code
 from equipoise.system.search import read as read_space
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.text import plural, read_value
@@ -89,7 +90,6 @@ class Choices:
         from equipoise.core.rates import rate
         from equipoise.runs import choosing
         from equipoise.runs.configuration import Layer, label_of, layered, overrides_of
-        from equipoise.system import own_code
 
         named = {name: x for name, x in {"method": method, "seed": seed}.items() if x != self.table[name]}
         last = Layer(TYPED, named), Layer("", {"label": label_of(method, self.layers)})
@@ -120,7 +120,6 @@ def read(given: Values, *, shared: bool = True) -> Choices:
     ValueError : a file that cannot be used, options that contradict each other, or that cannot be read.
     """
     from equipoise.runs.configuration import Layer
-    from equipoise.system import hashes
 
     file = given["config_file"]
     table = {} if file is None else init.read(file)
@@ -277,9 +276,7 @@ def compare(
     require_use({} if first.draws else {"--by": first.by, "--search": first.search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, first.draws or 1), place) as kept:
         with loading():
-            from equipoise.runs import plan
-            from equipoise.runs.choosing import FOLDER
-            from equipoise.runs.tracking import Tracking
+            from equipoise.runs import choosing, plan, tracking
 
         chosen = read(vars(given))
         bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
@@ -287,7 +284,7 @@ def compare(
         warn_of_defaults(chosen, methods)
         directory = place.folder(f"compare-{chosen.table['scenario']}")
         if first.draws is not None:
-            folder, how = directory / FOLDER, plan.How(jobs=jobs, lines=not output.json_, workers=kept)
+            folder, how = directory / choosing.FOLDER, plan.How(jobs=jobs, lines=not output.json_, workers=kept)
             tuning = choose(methods, chosen, first, folder, **how)
             if not output.json_:
                 show(tuning.document(), folder)
@@ -298,7 +295,7 @@ def compare(
         labels = _labels(output.label, dict(zip((*methods, *bound), configs[::seeds], strict=True)))
         _say_data(configs[0], chosen, output.json_)
         shown = counted(f"{len(configs)} runs", "rounds", shown=not output.json_)
-        with Tracking(directory, configs[0].track), shown as on_progress:
+        with tracking.Tracking(directory, configs[0].track), shown as on_progress:
             at_once = jobs or plan.fitting(configs)
             how = plan.How(jobs=at_once, on_progress=on_progress, lines=not output.json_, workers=kept)
             histories = plan.compare(configs, directory, **how)
@@ -374,15 +371,14 @@ def resume(
     ----------
     quiet : Print nothing but errors, and write no report.
     """
-    from equipoise.runs.directory import load
-    from equipoise.runs.tracking import Tracking
+    from equipoise.runs import directory as runs, tracking
 
     json_ = shown.json_
     asked = {"--details": shown.details, "--explain": shown.explain}
     require_use({name: on and (quiet or json_) for name, on in asked.items()}, together="--quiet or --json")
-    if not (quiet or json_ or track) and (before := load(directory).track):
+    if not (quiet or json_ or track) and (before := runs.load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
-    with Tracking(directory, track):
+    with tracking.Tracking(directory, track):
         given = {name: value for name, value in vars(how).items() if value is not None}
         history = _execute(directory, quiet=quiet or json_, **given)
         if json_ or not quiet:
@@ -401,15 +397,15 @@ def _execute(directory: Path, *, quiet: bool, **given: Any) -> eq.History:
 
 
 def _show_results(histories: list[eq.History], directory: Path, output: options.Output) -> None:
-    from equipoise.report import html, statistics
-    from equipoise.report.rendering import rich_table
+    from equipoise.report import html, rendering, statistics
 
     with shown_again(directory):
         compared = statistics.Comparison.of(histories)
         written = html.write(compared, directory / "report.html", figures=output.figures) if output.report else None
-        table = None if output.json_ else rich_table(compared.document, out.width, output.details, output.explain)
+        document = compared.document
+        table = None if output.json_ else rendering.rich_table(document, out.width, output.details, output.explain)
     if output.json_:
-        print_json(compared.document)
+        print_json(document)
         return
     for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
         if any(note in line for note in compared["notes"]):  # which is below the table
@@ -538,8 +534,7 @@ def started(given: Training, jobs: int | None, runs: int, place: Place) -> Worke
 
 def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> eq.Tuning:
     """Choose the settings of some methods in a directory, with a progress bar if there are ``lines``."""
-    from equipoise.runs import choosing
-    from equipoise.runs.configuration import Layer
+    from equipoise.runs import choosing, configuration
 
     if chosen.of_methods:
         raise ValueError("--config: the settings in the file are chosen already. Leave out the file, or --tune.")
@@ -549,7 +544,8 @@ def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: 
     spaces = {name: read_space(name, text) for name, text in pairs_of("--search", asked.search).items()}
     shared = {name: value for name, value in chosen.table.items() if name not in ("method", "seed")}
     validation = {"validation": shared.pop("validation")} if "validation" in shared else {}
-    candidates = choosing.Candidates({method: method for method in methods}, Layer("", shared, shared=True), spaces)
+    layer = configuration.Layer("", shared, shared=True)
+    candidates = choosing.Candidates({method: method for method in methods}, layer, spaces)
     choosing.require_models(str(asked.by), candidates.parsed)
     budget = {key: value for key, value in vars(asked).items() if key != "search" and value is not None}
     given = choosing.Budget(**budget, **validation)
@@ -603,10 +599,8 @@ def benchmark(
     shard : Run the K-th of N parts of the cells; machines share the folder.
     retry : List and run again cells that failed to run; one that guesses did run.
     """
-    from equipoise.report.leaderboard import leaderboard
-    from equipoise.report.rendering import rich_sheets
-    from equipoise.runs import benchmark as suites
-    from equipoise.runs.directory import slug
+    from equipoise.report import leaderboard, rendering
+    from equipoise.runs import benchmark as suites, directory as runs
 
     submitted = words[1:] if words[0] == SUBMIT else []
     if words[0] == SUBMIT and not submitted:
@@ -617,16 +611,16 @@ def benchmark(
         )
     called = (suite or "fair-small") if submitted else words[0]
     chosen = suites.read_suite(called)
-    directory = place.base / (place.name or slug(Path(called).stem if called.endswith(".toml") else called))
+    directory = place.base / (place.name or runs.slug(Path(called).stem if called.endswith(".toml") else called))
     with counted("", "rounds", shown=not json_) as on_progress:
         how: dict[str, Any] = {"jobs": jobs, "on_progress": on_progress, "lines": not json_, "retry": retry}
         suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), place=on, **how)
     results = suites.document(chosen, directory, submitted)
-    board = leaderboard(results)
+    board = leaderboard.leaderboard(results)
     path = board.save(directory / "leaderboard.html")
     yield results | board.as_dict
     say(board.headline)
-    for table in rich_sheets(board.sheets(), out.width):
+    for table in rendering.rich_sheets(board.sheets(), out.width):
         out.print("", table)
     for gap in board.gaps:
         say(gap)

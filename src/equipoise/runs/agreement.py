@@ -190,7 +190,7 @@ def _judgement(
         undecided = (
             _open(planned, claim, part.name, paths)
             or "not all of these runs saw the same data" * _changed(cells, ended)
-            or _useless(runs)
+            or "; ".join(f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure()))
             or _incomplete(len(differences), asked, broken)
         )
     return JudgedClaim(
@@ -198,11 +198,6 @@ def _judgement(
         claim.direction, claim.margin, divisions if divisions > 1 else asked,
         judge(_units(differences)[0], claim.direction, claim.margin or 0.0), undecided,
     )  # fmt: skip
-
-
-def _useless(runs: Iterable[Iterable[History]]) -> str:
-    """Which runs failed, and why."""
-    return "; ".join(f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure()))
 
 
 def _incomplete(n: int, asked: int, broken: Sequence[str]) -> str:

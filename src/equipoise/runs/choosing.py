@@ -39,8 +39,7 @@ from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.configuration import FLOWER, Layer, RunConfig, configure, layered, overrides_of, stacked
 from equipoise.runs.plan import Cell, How, Outcome, finish, fitting
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
-from equipoise.system import files, grouping, hashes, own_code, places, seals, suggestions, trust
-from equipoise.system.claims import claimed
+from equipoise.system import claims, files, grouping, hashes, own_code, places, seals, suggestions, trust
 from equipoise.system.errors import CODE, SETTINGS, RunError
 from equipoise.system.ranges import check_fields, choice, fitting as fitting_space, marked, number, setting
 from equipoise.system.search import Interval, Space, log_uniform, share
@@ -766,7 +765,7 @@ def choose(
             cells.append(Cell(trial, config, _place(runs_in, trial, f"{seed}{name}"), until))
         return _by_trial([*train(cells)])
 
-    with claimed(base):
+    with claims.claimed(base):
         chosen = decide(subject.spaces, subject.rates, budget, rounds, advance)
         chosen = replace(chosen, methods=methods, conditions=subject.conditions(budget, runs_in))
         return write(chosen, base, subject.shared, page=page)

@@ -40,8 +40,7 @@ from equipoise.records.record import Record
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
-from equipoise.system import environment, hashes, own_code, places, ranges, suggestions, trust
-from equipoise.system.claims import claimed
+from equipoise.system import claims, environment, hashes, own_code, places, ranges, suggestions, trust
 from equipoise.system.files import cache_directory, locked, read_regular, require_own, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.text import Said, key_of, plural
@@ -499,7 +498,7 @@ def execute(
         return history
     config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
-    with claimed(directory), noting_failure(directory):
+    with claims.claimed(directory), noting_failure(directory):
         config = replace(config, **changes)
         sweep(directory)
         torch.set_num_threads(config.threads)

@@ -15,8 +15,7 @@ from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rat
 from equipoise.records import history, record
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.runs.directory import finished
-from equipoise.system import errors, own_code, seals
-from equipoise.system.claims import CLAIM, owner
+from equipoise.system import claims, errors, own_code, seals
 from equipoise.system.files import open_regular, read_regular
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
@@ -76,7 +75,7 @@ def _read_status(directory: Path) -> RunStatus:
     least = int(about.get("least_group") or history.LEAST)
     large = [record.large(each, least, simulated) for each in last]
     standing = Standing.of(large, int(about.get("rounds") or len(last)))
-    process = owner(directory / CLAIM)
+    process = claims.owner(directory / claims.CLAIM)
     ended = str(last[-1].get("stopped", "")) if last else ""
     failure = _object(directory / FAILED)
     lr = about.get("lr")
