@@ -33,7 +33,7 @@ app = typer.Typer(
 FOLDER = option(None, "Directory for figures and data [default: the name of the command].", "--output -o")
 
 
-@add(app)
+@add(app, "`equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
 def decomposition(
     directories: Runs,
     every: int = option(1, min=1),
@@ -45,8 +45,6 @@ def decomposition(
     """Split the loss of each round into local, distribution-shift and aggregation loss (FedLD, Eq. 2).
 
     Each run is trained again, which gives the same local models; the measurements stay with the run.
-
-    Example: `equipoise analyse decomposition runs/compare-digits-label-skew --every 5`
 
     Parameters
     ----------
@@ -124,13 +122,11 @@ class Directions:
     seed: int = option(0, min=0)
 
 
-@add(app)
+@add(app, "`equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
 def landscape(
     directories: Runs, *, group: str | None = None, along: Directions, output: Path | None = FOLDER, json_: Json = False
 ) -> Iterator[object]:
     """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7).
-
-    Example: `equipoise analyse landscape runs/compare-digits-quality --group corrupted`
 
     Parameters
     ----------
@@ -165,7 +161,7 @@ def landscape(
     _drawn({"landscape-1d": draw.lines(landscapes, nats)} | planes, output)
 
 
-@add(app)
+@add(app, "`equipoise analyse states runs/compare-digits-quality`")
 def states(
     directories: Runs,
     rho_max: float = 0.2,
@@ -176,8 +172,6 @@ def states(
     """Draw loss and sharpness of the clients at growing search distances (FedISM+, Section III-C).
 
     On each client's training data, from the global models; where runs recorded them, also over the rounds.
-
-    Example: `equipoise analyse states runs/compare-digits-quality`
 
     Parameters
     ----------

@@ -39,12 +39,9 @@ def _main(context: typer.Context) -> None:
         listed()
 
 
-@add(app, name="list")
+@add(app, "`equipoise data list --json`", name="list")
 def listed() -> Iterator[object]:
-    """List the data sets: who uses them, how large they are, where to get them and on what terms.
-
-    Example: `equipoise data list --json`
-    """
+    """List the data sets: who uses them, how large they are, where to get them and on what terms."""
     from equipoise.data.sets import catalog
 
     yield [_as_dict(name, entry) for name, entry in catalog.SETS.items()]
@@ -65,7 +62,7 @@ def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
     }
 
 
-@add(app, name="check")
+@add(app, "`equipoise data check svhn --data data`", name="check")
 def checked(
     name: str | None = option(None, flags="[NAME]", autocompletion=completion.data_sets),
     data: Path = FOLDER,
@@ -76,8 +73,6 @@ def checked(
 
     Every file is read, and compared with the publisher's checksum where that is known. Image files are decoded on the way,
     once: a run finds them decoded.
-
-    Example: `equipoise data check svhn --data data`
 
     Parameters
     ----------
@@ -159,7 +154,7 @@ def _get(name: str, data: Path, command: str = "get") -> str:
     return shlex.join(["equipoise", "data", command, name, "--data", str(data)])
 
 
-@add(app)
+@add(app, "`equipoise data get mnist --data data --download`")
 def get(
     name: str = option(..., flags="NAME", autocompletion=completion.data_sets),
     data: Path = FOLDER,
@@ -167,8 +162,6 @@ def get(
     wanted: bool = option(False, flags="--download"),
 ) -> None:
     """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request.
-
-    Example: `equipoise data get mnist --data data --download`
 
     Parameters
     ----------

@@ -54,8 +54,6 @@ def export(
 ) -> None:
     """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with.
 
-    Example: `equipoise export runs/fedsac-digits-pow-seed0 --client all`
-
     Parameters
     ----------
     client : Name of a client, whose own model is written; `all` for every client [default: the global model].
@@ -214,10 +212,7 @@ class Criterion:
 
 
 def threshold(directory: Run, *, criterion: Criterion, data: str | None = MOVED) -> Iterator[object]:
-    """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows.
-
-    Example: `equipoise threshold runs/first --sensitivity 0.9`
-    """
+    """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows."""
     from equipoise.records.threshold import FILE
     from equipoise.report import thresholds as shown
     from equipoise.runs import directory as runs
@@ -251,8 +246,6 @@ def predict(
     force: bool = False,
 ) -> None:
     """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class.
-
-    Example: `equipoise predict heart-model patients.csv --output predictions.csv`
 
     Parameters
     ----------

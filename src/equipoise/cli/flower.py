@@ -19,7 +19,7 @@ from rich.markup import escape
 import equipoise as eq
 from equipoise.cli.console import out, print_json, print_table, progress_bar, say, stopping
 from equipoise.cli.export import announce
-from equipoise.cli.options import Json, add, option
+from equipoise.cli.options import Json, add, command, option
 from equipoise.system.errors import RunError
 from equipoise.system.files import read_regular
 from equipoise.system.ranges import marked
@@ -73,10 +73,12 @@ def flower_errors() -> Iterator[None]:
         raise RunError("Flower is not installed. Install it: pip install 'equipoise[flower]'.") from None
 
 
-_add = add(app, flower_errors())  # a command that needs Flower
+def _add(*examples: str) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Add a function to the app, as a command that needs Flower."""
+    return lambda function: add(app, *examples)(flower_errors()(command(function)))
 
 
-@_add
+@_add("`equipoise flower init my-federation --sites 3`")
 def init(
     directory: Path = option(..., flags="DIR"),
     sites: int = option(3, min=2),
@@ -85,8 +87,6 @@ def init(
     method: str | None = None,
 ) -> None:
     """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers.
-
-    Example: `equipoise flower init my-federation --sites 3`
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def init(
     say(f"Try it: equipoise flower up {directory} {nodes} --tls")
 
 
-@_add
+@_add("`equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
 def up(
     directory: Path = option(Path(), flags="[DIR]"),
     sites: int | None = option(None, min=1),
@@ -136,8 +136,6 @@ def up(
     """Try a federation on this machine: start a server and sites as real processes, run the app, stop them.
 
     Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command continues a stopped run.
-
-    Example: `equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`
 
     Parameters
     ----------
@@ -185,7 +183,7 @@ def up(
     say(f"run: {run}\nreport: {run / 'report.html'}")
 
 
-@_add
+@_add("`equipoise flower run my-federation federation -c 'rounds=40'`")
 def run(
     directory: Path = option(..., flags="DIR"),
     connection: str = option(..., flags="CONNECTION"),
@@ -195,8 +193,6 @@ def run(
     """Run a project on a server that is there already, and show what it prints; a failed run ends with status 1.
 
     Ctrl-C stops watching, not the run.
-
-    Example: `equipoise flower run my-federation federation -c 'rounds=40'`
 
     Parameters
     ----------
@@ -232,7 +228,7 @@ def run(
     tell(f"run {number} is complete; its results are on the server, in run-dir")
 
 
-@_add
+@_add("`equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`")
 def check(
     directory: Path | None = option(None, flags="[DIR]"),
     connection: str | None = None,
@@ -244,8 +240,6 @@ def check(
     json_: Json = False,
 ) -> None:
     """Find out what would stop a run before it begins: versions, settings, a site's data, certificates, keys, ports, the server.
-
-    Example: `equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`
 
     Parameters
     ----------
@@ -265,7 +259,11 @@ def check(
     _show(findings, json_)
 
 
-@_add
+@_add(
+    "`equipoise flower certs certs --host fl.example.org`",
+    "at a site: `equipoise flower certs certs --site hospital-0`",
+    "before the server's certificate ends: `equipoise flower certs certs --renew`",
+)
 def certs(
     directory: Path = option(..., flags="DIR"),
     host: list[str] | None = HOSTS,
@@ -277,9 +275,6 @@ def certs(
 
     Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline. With --renew the old
     certificate is kept; sites connect as before once the SuperLink was started again.
-
-    Example: `equipoise flower certs certs --host fl.example.org`; at a site: `equipoise flower certs certs --site hospital-0`; before the server's
-    certificate ends: `equipoise flower certs certs --renew`
 
     Parameters
     ----------
@@ -297,15 +292,13 @@ def certs(
         say(f"wrote {path}")
 
 
-@_add
+@_add("`equipoise flower status my-federation --connection federation --certs certs`")
 def status(
     directory: Path = option(Path(), flags="[DIR]"), connection: str | None = None, certs: Path | None = None
 ) -> Iterator[object]:
     """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
 
     Without --connection or --certs it shows the content of the directory. It names what it could not determine.
-
-    Example: `equipoise flower status my-federation --connection federation --certs certs`
 
     Parameters
     ----------
@@ -397,11 +390,9 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
     return {**about, **traffic, "missing_because": missed[-1] if missed else None}
 
 
-@_add
+@_add("`equipoise flower stop federation`")
 def stop(connection: str = CONNECTION, run: int | None = option(None, flags="[RUN]")) -> None:
     """Stop a run on a server. What it has learnt up to its last complete round is kept.
-
-    Example: `equipoise flower stop federation`
 
     Parameters
     ----------
@@ -423,15 +414,13 @@ def stop(connection: str = CONNECTION, run: int | None = option(None, flags="[RU
     )
 
 
-@_add
+@_add("`equipoise flower sites federation --remove hospital-2 --yes`")
 def sites(
     connection: str = CONNECTION, remove: str | None = option(None, metavar="NAME"), yes: bool = YES
 ) -> Iterator[object]:
     """List the sites whose keys a server knows, or remove one, whose key can then never connect again.
 
     A run in progress continues without the site, and its records name it, as long as `quorum` of its sites answer.
-
-    Example: `equipoise flower sites federation --remove hospital-2 --yes`
 
     Parameters
     ----------
@@ -455,7 +444,7 @@ def sites(
         )
 
 
-@_add
+@_add("`equipoise flower take /var/lib/equipoise --bundle our-model`")
 def take(
     states: Path = option(..., flags="STATE_DIR"),
     bundle: Path = option(..., flags="", metavar="DIR"),
@@ -464,8 +453,6 @@ def take(
     """At a site: take the model that this site predicts with home, as a bundle with a model card.
 
     It is the site's own where the method gives it one, else the last global model that it received.
-
-    Example: `equipoise flower take /var/lib/equipoise --bundle our-model`
 
     Parameters
     ----------
@@ -479,7 +466,7 @@ def take(
     announce(bundle, f"a bundle of the site's model of {name}")
 
 
-@_add
+@_add("`equipoise flower clean /var/lib/equipoise --older-than 90 --yes`")
 def clean(
     directory: Path = option(..., flags="STATE_DIR"),
     names: list[str] | None = option(None, flags="[EXPERIMENT]..."),
@@ -490,8 +477,6 @@ def clean(
     """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
 
     A run cannot be resumed without the states. The site's final model, model.safetensors and its bundle, stays unless --models is given.
-
-    Example: `equipoise flower clean /var/lib/equipoise --older-than 90 --yes`
 
     Parameters
     ----------

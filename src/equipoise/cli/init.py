@@ -79,8 +79,6 @@ def init(
 ) -> Iterator[object]:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`.
 
-    Example: `equipoise init --data my/ --output equipoise.toml`
-
     Parameters
     ----------
     data : Your data, as of `equipoise run --data` [default: the scenario digits].

@@ -27,8 +27,6 @@ def methods(
 ) -> Iterator[object]:
     """List the methods: what they do, their hyper-parameters, where they come from.
 
-    Example: `equipoise methods fedheal`
-
     Parameters
     ----------
     name : One method, in full.
@@ -126,8 +124,6 @@ def scenarios(
     seed: int | None = option(None, min=0),
 ) -> Iterator[object]:
     """List the scenarios and the networks; for one scenario, the data of each client.
-
-    Example: `equipoise scenarios --json`
 
     Parameters
     ----------

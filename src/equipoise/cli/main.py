@@ -17,7 +17,7 @@ from functools import cache, partial
 from io import TextIOWrapper
 from pkgutil import resolve_name
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from click import Command as AnyCommand, Context, NoSuchOption
@@ -73,12 +73,30 @@ app = typer.Typer(
     epilog="Start with `equipoise quickstart`. Add `--debug` to any command for a traceback, and `--trust` to agree to the code, "
     "files and addresses that somebody else's run or configuration names.",
 )
-COMMANDS: tuple[Callable[..., object], ...] = (
-    quickstart, run, compare, tune, benchmark, resume, status, report.report, export, threshold, predict, report.audit,
-    methods, scenarios, init, reproduce.reproduce, pack.pack, pack.verify, track, privacy.privacy,
-)  # fmt: skip
-for function in COMMANDS:
-    add(app, cls=Command)(function)
+COMMANDS: dict[Callable[..., Any], str] = {  # with an example
+    quickstart: "equipoise quickstart fashion",
+    run: "equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4",
+    compare: "equipoise compare fedavg afl qffl fedheal --seeds 3 --jobs 2",
+    tune: "equipoise tune fedavg fedprox qffl --scenario digits --draws 16 --by worst",
+    benchmark: "equipoise benchmark fair-small --shard 1/2",
+    resume: "equipoise resume runs/fedheal-digits-seed0",
+    status: "equipoise status runs",
+    report.report: "equipoise report runs/quickstart/*/ --output report.html --figures",
+    export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
+    threshold: "equipoise threshold runs/first --sensitivity 0.9",
+    predict: "equipoise predict heart-model patients.csv --output predictions.csv",
+    report.audit: "equipoise audit predictions.csv --label y --probability p --group sex --group race",
+    methods: "equipoise methods fedheal",
+    scenarios: "equipoise scenarios --json",
+    init: "equipoise init --data my/ --output equipoise.toml",
+    reproduce.reproduce: "equipoise reproduce fedheal/table2 --embedded --seeds 1",
+    pack.pack: "equipoise pack runs/quickstart --with-data",
+    pack.verify: "equipoise verify quickstart.zip --run-code",
+    track: "equipoise track runs/quickstart --to mlflow",
+    privacy.privacy: "equipoise privacy --noise 20 --rounds 40",
+}
+for function, example in COMMANDS.items():
+    add(app, f"`{example}`", cls=Command)(function)
 for group in (analyse.app, data.app, schema.app, flower.app):
     app.add_typer(group)
 

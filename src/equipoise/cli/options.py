@@ -18,7 +18,6 @@ from equipoise.cli import completion, console
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.system import ranges, suggestions
 
-Around = Callable[[Callable[..., None]], Callable[..., None]]
 Values = Mapping[str, Any]  # what the user gave, by the names of TRAINING; None for what was not given
 
 SETTINGS = {f.name: f for f in (*fields(Settings), *fields(RunSettings))}
@@ -265,7 +264,7 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
     of the function or of the dataclass, states of it. A function that yields its document has the option ``--json``, by which the document
     is printed, and nothing that follows is done.
     """
-    text, _, meanings = described(function)
+    text, meanings = described(function)
     signature = inspect.signature(function, eval_str=True)
     kinds: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values()}
     groups = {name: kind for name, kind in kinds.items() if hasattr(kind, "__dataclass_fields__")}
@@ -273,7 +272,7 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
     for parameter in signature.parameters.values():
         if group := groups.get(parameter.name):
             hints = get_type_hints(group, include_extras=True)
-            of_group = {name: text for cls in reversed(group.__mro__) for name, text in described(cls)[2].items()}
+            of_group = {name: text for cls in reversed(group.__mro__) for name, text in described(cls)[1].items()}
             parameters += [_parameter(f.name, hints[f.name], f, of_group.get(f.name)) for f in fields(group)]
         elif isinstance(parameter.default, Field) or parameter.name in meanings:
             f = parameter.default if isinstance(parameter.default, Field) else option(parameter.default)
@@ -304,25 +303,22 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
     return call
 
 
-def add(
-    app: Typer, around: Around = lambda made: made, **how: Any
-) -> Callable[[Callable[..., object]], Callable[..., None]]:
-    """Add a function to an app as a :func:`command`, with the example of its docstring below its help, and something ``around`` its call."""
-    return lambda function: app.command(epilog=described(function)[1], **how)(around(command(function)))
+def add(app: Typer, *examples: str, **how: Any) -> Callable[[Callable[..., object]], Callable[..., None]]:
+    """Add a function to an app as a :func:`command`, with examples in its help."""
+    epilog = f"Example: {'; '.join(examples)}" if examples else None
+    return lambda function: app.command(epilog=epilog, **how)(command(function))
 
 
-def described(thing: object) -> tuple[str, str | None, dict[str, str]]:
-    """A docstring without its example and its parameters; the example; and what it states of each parameter."""
-    head, _, section = inspect.cleandoc(thing.__doc__ or "").partition("\n\nParameters\n----------\n")
-    text, _, example = head.partition("\n\nExample: ")
+def described(thing: object) -> tuple[str, dict[str, str]]:
+    """A docstring without its parameters, and what it states of each."""
+    text, _, section = inspect.cleandoc(thing.__doc__ or "").partition("\n\nParameters\n----------\n")
     entries = (entry.partition(" : ") for entry in re.split(r"\n(?=\S)", section) if entry)
-    meanings = {name: " ".join(meaning.split()) for name, _, meaning in entries}
-    return text, f"Example: {' '.join(example.split())}" if example else None, meanings
+    return text, {name: " ".join(meaning.split()) for name, _, meaning in entries}
 
 
 def _parameter(name: str, kind: Any, f: Field[Any], meaning: str | None) -> inspect.Parameter:
     """The parameter of an option with a meaning; :func:`option` says how it is given, others have it in their type."""
-    how: dict[str, Any] = {**f.metadata} if meaning is None else {"help": meaning, **f.metadata}
+    how = ({} if meaning is None else {"help": meaning}) | dict(f.metadata)
     flags = how.pop("flags", "") or f"--{name.replace('_', '-')}"
     if how:
         kind = Annotated[kind, Option(*flags.split(), **how) if flags[0] == "-" else Argument(metavar=flags, **how)]

@@ -27,8 +27,6 @@ def pack(
 
     It contains your code, with its imports from the same folder, but not your data, unless you ask for it.
 
-    Example: `equipoise pack runs/quickstart --with-data`
-
     Parameters
     ----------
     output : The file to write [default: NAME.zip].
@@ -65,8 +63,6 @@ def verify(
     json_: Json = False,
 ) -> None:
     """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same.
-
-    Example: `equipoise verify quickstart.zip --run-code`
 
     Parameters
     ----------

@@ -24,8 +24,6 @@ def privacy(
 ) -> Iterator[object]:
     """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round.
 
-    Example: `equipoise privacy --noise 20 --rounds 40`
-
     Parameters
     ----------
     run : Directory of a run with `dp`, or the state-dir of a site with an account of its own.

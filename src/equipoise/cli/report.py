@@ -61,10 +61,7 @@ def report(
     explain: bool = options.EXPLAIN,
     json_: options.Json = False,
 ) -> Iterator[object]:
-    """Write one self-contained HTML report of any runs.
-
-    Example: `equipoise report runs/quickstart/*/ --output report.html --figures`
-    """
+    """Write one self-contained HTML report of any runs."""
     ranges.check_option("--for", page.for_, READERS)
     require_use({"--figures": page.for_ == COMMITTEE and figures}, together="--for committee")
     require_use({"--about": page.for_ != COMMITTEE and page.about}, without="--for committee")
@@ -167,8 +164,6 @@ def audit(
     output: Path = option(Path("audit.html"), flags="--output -o"),
 ) -> Iterator[object]:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained.
-
-    Example: `equipoise audit predictions.csv --label y --probability p --group sex --group race`
 
     Parameters
     ----------

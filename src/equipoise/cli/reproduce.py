@@ -77,8 +77,6 @@ def reproduce(
     Finished runs are not repeated, and a stopped run continues: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
 
-    Example: `equipoise reproduce fedheal/table2 --embedded --seeds 1`
-
     Parameters
     ----------
     name : An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.

@@ -196,8 +196,6 @@ def run(
 ) -> None:
     """Train one method and show how fair it is.
 
-    Example: `equipoise run --method fedproto+fedheal --rounds 40 --set fedheal.tau=0.4`
-
     Parameters
     ----------
     dry_run : Say how much memory, disk and time the run would take, after one round that is thrown away.
@@ -264,8 +262,6 @@ def compare(
 ) -> None:
     """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test.
 
-    Example: `equipoise compare fedavg afl qffl fedheal --seeds 3 --jobs 2`
-
     Parameters
     ----------
     methods : The methods; the others are tested against the first.
@@ -322,8 +318,6 @@ def quickstart(
 ) -> None:
     """Compare a few methods in two minutes, and show the command that did it.
 
-    Example: `equipoise quickstart fashion`
-
     Parameters
     ----------
     name : `digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.
@@ -364,8 +358,6 @@ def resume(
     shown: options.Shown,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit.
-
-    Example: `equipoise resume runs/fedheal-digits-seed0`
 
     Parameters
     ----------
@@ -501,8 +493,6 @@ def tune(
 ) -> Iterator[object]:
     """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built.
 
-    Example: `equipoise tune fedavg fedprox qffl --scenario digits --draws 16 --by worst`
-
     Parameters
     ----------
     methods : The methods; all have the same draws.
@@ -589,8 +579,6 @@ def benchmark(
     json_: Json = False,
 ) -> Iterator[object]:
     """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard.
-
-    Example: `equipoise benchmark fair-small --shard 1/2`
 
     Parameters
     ----------

@@ -25,8 +25,6 @@ def status(folder: Path = option(Path("runs"), flags="[FOLDER]", autocompletion=
 
     You can call it while they run: it changes nothing and waits for nothing.
 
-    Example: `equipoise status runs`
-
     Parameters
     ----------
     folder : A run, or a folder of runs.
@@ -57,8 +55,6 @@ def status(folder: Path = option(Path("runs"), flags="[FOLDER]", autocompletion=
 
 def track(directories: Runs, to: str = option(..., flags="")) -> Iterator[object]:
     """Send runs to an experiment tracker; what it has already is not sent twice.
-
-    Example: `equipoise track runs/quickstart --to mlflow`
 
     Parameters
     ----------
