@@ -36,22 +36,23 @@ FOLDER = option(None, "Directory for figures and data [default: the name of the 
 @add(app, "`equipoise analyse decomposition runs/compare-digits-label-skew --every 5`")
 def decomposition(
     directories: Runs,
-    every: int = option(1, min=1),
-    others: list[str] | None = option(None, flags="--try", metavar="METHOD", autocompletion=completion.methods),
-    output: Path | None = option(None, flags="--output -o"),
-    quiet: bool = False,
+    every: int = option(1, "Measure every so many rounds, and the last.", min=1),
+    others: list[str] | None = option(
+        None,
+        "Also one round of this method from the same models. Repeatable.",
+        "--try",
+        metavar="METHOD",
+        autocompletion=completion.methods,
+    ),
+    output: Path | None = option(
+        None, "Directory for figure and data [default: the run's own, or analysis/].", "--output -o"
+    ),
+    quiet: bool = option(False, "Print nothing but errors, and draw nothing."),
     json_: Json = False,
 ) -> Iterator[object]:
     """Split the loss of each round into local, distribution-shift and aggregation loss (FedLD, Eq. 2).
 
     Each run is trained again, which gives the same local models; the measurements stay with the run.
-
-    Parameters
-    ----------
-    every : Measure every so many rounds, and the last.
-    others : Also one round of this method from the same models. Repeatable.
-    output : Directory for figure and data [default: the run's own, or analysis/].
-    quiet : Print nothing but errors, and draw nothing.
     """
     silent = quiet or json_
     suggestions.require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
@@ -104,34 +105,25 @@ def _nats(paths: Sequence[Path]) -> str:
 
 @dataclass(frozen=True)
 class Directions:
-    """Where the loss is measured, as :func:`equipoise.analysis.landscape.landscape` takes it.
+    """Where the loss is measured, as :func:`equipoise.analysis.landscape.landscape` takes it."""
 
-    Parameters
-    ----------
-    points : Points of a line, odd.
-    grid : Points along each axis of the plane, odd; 0 for none.
-    draws : Random directions that are averaged.
-    span : How far to go, in filter norms.
-    seed : Decides the directions.
-    """
-
-    points: int = option(51, min=3)
-    grid: int = option(21, min=0)
-    draws: int = option(3, min=1)
-    span: float = 1.0
-    seed: int = option(0, min=0)
+    points: int = option(51, "Points of a line, odd.", min=3)
+    grid: int = option(21, "Points along each axis of the plane, odd; 0 for none.", min=0)
+    draws: int = option(3, "Random directions that are averaged.", min=1)
+    span: float = option(1.0, "How far to go, in filter norms.")
+    seed: int = option(0, "Decides the directions.", min=0)
 
 
 @add(app, "`equipoise analyse landscape runs/compare-digits-quality --group corrupted`")
 def landscape(
-    directories: Runs, *, group: str | None = None, along: Directions, output: Path | None = FOLDER, json_: Json = False
+    directories: Runs,
+    *,
+    group: str | None = option(None, "Test set [default: the worst of the first run]."),
+    along: Directions,
+    output: Path | None = FOLDER,
+    json_: Json = False,
 ) -> Iterator[object]:
-    """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7).
-
-    Parameters
-    ----------
-    group : Test set [default: the worst of the first run].
-    """
+    """Draw how the loss rises around the trained models, in one and two dimensions (FedISM+, Fig. 7)."""
     suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd
 
@@ -164,19 +156,14 @@ def landscape(
 @add(app, "`equipoise analyse states runs/compare-digits-quality`")
 def states(
     directories: Runs,
-    rho_max: float = 0.2,
-    points: int = option(21, min=2),
+    rho_max: float = option(0.2, "Largest search distance."),
+    points: int = option(21, "Distances from 0 to the largest.", min=2),
     output: Path | None = FOLDER,
     json_: Json = False,
 ) -> Iterator[object]:
     """Draw loss and sharpness of the clients at growing search distances (FedISM+, Section III-C).
 
     On each client's training data, from the global models; where runs recorded them, also over the rounds.
-
-    Parameters
-    ----------
-    rho_max : Largest search distance.
-    points : Distances from 0 to the largest.
     """
     suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     import pandas as pd

@@ -64,20 +64,17 @@ def _as_dict(name: str, entry: DataSet) -> dict[str, Any]:
 
 @add(app, "`equipoise data check svhn --data data`", name="check")
 def checked(
-    name: str | None = option(None, flags="[NAME]", autocompletion=completion.data_sets),
+    name: str | None = option(
+        None, "A data set [default: all that are in the folder].", "[NAME]", autocompletion=completion.data_sets
+    ),
     data: Path = FOLDER,
-    only_present: bool = False,
+    only_present: bool = option(False, "A part of a set will do: it is no error that a split is missing."),
     json_: Json = False,
 ) -> None:
     """Read your files and compare their class counts with the published numbers; status 0 only if all is complete.
 
     Every file is read, and compared with the publisher's checksum where that is known. Image files are decoded on the way,
     once: a run finds them decoded.
-
-    Parameters
-    ----------
-    name : A data set [default: all that are in the folder].
-    only_present : A part of a set will do: it is no error that a split is missing.
     """
     from equipoise.data.sets import catalog
 
@@ -156,19 +153,12 @@ def _get(name: str, data: Path, command: str = "get") -> str:
 
 @add(app, "`equipoise data get mnist --data data --download`")
 def get(
-    name: str = option(..., flags="NAME", autocompletion=completion.data_sets),
+    name: str = option(..., "A data set; see `equipoise data list`.", "NAME", autocompletion=completion.data_sets),
     data: Path = FOLDER,
-    split: list[str] | None = None,
-    wanted: bool = option(False, flags="--download"),
+    split: list[str] | None = option(None, "Only this split. Repeatable [default: all that experiments need]."),
+    wanted: bool = option(False, "Fetch the files now, and accept nothing for you.", "--download"),
 ) -> None:
-    """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request.
-
-    Parameters
-    ----------
-    name : A data set; see `equipoise data list`.
-    split : Only this split. Repeatable [default: all that experiments need].
-    wanted : Fetch the files now, and accept nothing for you.
-    """
+    """Say where a data set comes from, how large it is, on what terms, and where its files belong; fetch it on request."""
     from equipoise.data.sets import catalog
 
     entry = catalog.data_set(name)

@@ -26,41 +26,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OfBundle:
-    """What a bundle has beside its model.
+    """What a bundle has beside its model."""
 
-    Parameters
-    ----------
-    use : With --bundle: what the model is for, for its card.
-    license : With --bundle: of the data and the model, one line, such as `cc-by-4.0`.
-    onnx : With --bundle: also write the network as a graph of ONNX.
-    recalibrate : With --bundle: recalibrate probabilities on validation rows: platt, isotonic.
-    """
-
-    use: str = option("", metavar="TEXT")
-    license: str = option("", metavar="NAME")
-    onnx: bool = False
-    recalibrate: str | None = option(None, metavar="KIND")
+    use: str = option("", "With --bundle: what the model is for, for its card.", metavar="TEXT")
+    license: str = option(
+        "", "With --bundle: of the data and the model, one line, such as `cc-by-4.0`.", metavar="NAME"
+    )
+    onnx: bool = option(False, "With --bundle: also write the network as a graph of ONNX.")
+    recalibrate: str | None = option(
+        None, "With --bundle: recalibrate probabilities on validation rows: platt, isotonic.", metavar="KIND"
+    )
 
 
 def export(
     directory: Run,
     *,
-    client: str | None = None,
-    compact: bool = False,
-    output: Path | None = option(None, flags="--output -o"),
-    bundle: Path | None = option(None, metavar="DIR"),
+    client: str | None = option(
+        None, "Name of a client, whose own model is written; `all` for every client [default: the global model]."
+    ),
+    compact: bool = option(False, "A client of FedSAC: the really smaller network of what it holds."),
+    output: Path | None = option(None, "Folder for the files [default: RUN/models].", "--output -o"),
+    bundle: Path | None = option(
+        None, "Write a bundle into a new folder: all that predicting takes, and a model card.", metavar="DIR"
+    ),
     card: OfBundle,
     data: str | None = MOVED,
 ) -> None:
-    """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with.
-
-    Parameters
-    ----------
-    client : Name of a client, whose own model is written; `all` for every client [default: the global model].
-    compact : A client of FedSAC: the really smaller network of what it holds.
-    output : Folder for the files [default: RUN/models].
-    bundle : Write a bundle into a new folder: all that predicting takes, and a model card.
-    """
+    """Write trained models as safetensors, the global one or what clients own; or one model as a bundle to predict with."""
     if bundle is not None:
         others = {"--compact": compact, "--output": output, "--client all": client == "all"}
         require_use(others, together="--bundle, which writes one whole model into its folder")
@@ -189,26 +181,21 @@ def _numbers(client: str | None, names: Sequence[str]) -> Sequence[int | None]:
 
 @dataclass(frozen=True)
 class Criterion:
-    """How a threshold is chosen, as :func:`equipoise.federation.thresholds.choose_threshold` takes it; and an attribute.
+    """How a threshold is chosen, as :func:`equipoise.federation.thresholds.choose_threshold` takes it; and an attribute."""
 
-    Parameters
-    ----------
-    sensitivity : Recognise at least this share of the positive class, in (0, 1].
-    specificity : Recognise at least this share of the others, in (0, 1].
-    cost : The least cost, if a missed case costs so much and a false alarm so much.
-    youden : The largest sum of sensitivity and specificity (Youden).
-    by_group : A threshold for each group of people. It uses the group of a person at prediction.
-    attribute : The attribute of `--by-group`, if the data have several.
-    recalibrate : Also fit a function to better probabilities, on the same rows: platt, isotonic.
-    """
-
-    sensitivity: float | None = option(None, metavar="X")
-    specificity: float | None = option(None, metavar="X")
-    cost: str | None = option(None, metavar="FN:FP")
-    youden: bool = False
-    by_group: bool = False
-    attribute: str | None = option(None, metavar="NAME")
-    recalibrate: str | None = option(None, metavar="KIND")
+    sensitivity: float | None = option(
+        None, "Recognise at least this share of the positive class, in (0, 1].", metavar="X"
+    )
+    specificity: float | None = option(None, "Recognise at least this share of the others, in (0, 1].", metavar="X")
+    cost: str | None = option(
+        None, "The least cost, if a missed case costs so much and a false alarm so much.", metavar="FN:FP"
+    )
+    youden: bool = option(False, "The largest sum of sensitivity and specificity (Youden).")
+    by_group: bool = option(False, "A threshold for each group of people. It uses the group of a person at prediction.")
+    attribute: str | None = option(None, "The attribute of `--by-group`, if the data have several.", metavar="NAME")
+    recalibrate: str | None = option(
+        None, "Also fit a function to better probabilities, on the same rows: platt, isotonic.", metavar="KIND"
+    )
 
 
 def threshold(directory: Run, *, criterion: Criterion, data: str | None = MOVED) -> Iterator[object]:
@@ -238,24 +225,25 @@ def threshold(directory: Run, *, criterion: Criterion, data: str | None = MOVED)
 
 
 def predict(
-    bundle: Path = option(..., flags="BUNDLE"),
-    data: Path = option(..., flags="DATA"),
-    output: Path = option(..., flags="--output -o", metavar="CSV"),
-    identifier: str | None = option(None, flags="--id", metavar="COLUMN"),
-    set_: list[str] | None = option(None, flags="--set", metavar="NAME=VALUE"),
-    force: bool = False,
+    bundle: Path = option(..., "A folder that `equipoise export --bundle` wrote.", "BUNDLE"),
+    data: Path = option(
+        ...,
+        "A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.",
+        "DATA",
+    ),
+    output: Path = option(..., "The table of predictions to write.", "--output -o", metavar="CSV"),
+    identifier: str | None = option(
+        None, "A column of the table that names its rows [default: their numbers].", "--id", metavar="COLUMN"
+    ),
+    set_: list[str] | None = option(
+        None,
+        "How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].",
+        "--set",
+        metavar="NAME=VALUE",
+    ),
+    force: bool = option(False, "Replace the file if it exists."),
 ) -> None:
-    """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class.
-
-    Parameters
-    ----------
-    bundle : A folder that `equipoise export --bundle` wrote.
-    data : A table with the columns that the model was trained with; a folder of images; or an array, a .npy file.
-    output : The table of predictions to write.
-    identifier : A column of the table that names its rows [default: their numbers].
-    set_ : How the table is written, `sep`, `decimal` or `encoding` [default: as the one of the run].
-    force : Replace the file if it exists.
-    """
+    """Predict with a bundle: a row for every row of a table, with its prediction and the probability of every class."""
     from equipoise.bundle import files, inputs, predictor
 
     require_free(output, force)

@@ -80,22 +80,17 @@ def _add(*examples: str) -> Callable[[Callable[..., object]], Callable[..., None
 
 @_add("`equipoise flower init my-federation --sites 3`")
 def init(
-    directory: Path = option(..., flags="DIR"),
-    sites: int = option(3, min=2),
-    schema: Path | None = None,
-    config: Path | None = option(None, flags="--config -c", metavar="FILE"),
-    method: str | None = None,
+    directory: Path = option(..., "Folder of the new project; its name is the app's.", "DIR"),
+    sites: int = option(3, "How many sites it starts with: site-0, site-1, ...", min=2),
+    schema: Path | None = option(
+        None, "For a table of each site: the file of `equipoise schema join` [default: digits]."
+    ),
+    config: Path | None = option(
+        None, "A file of `equipoise init` or `tune`, whose settings the project gets.", "--config -c", metavar="FILE"
+    ),
+    method: str | None = option(None, "The method, of several in a file of `equipoise tune`."),
 ) -> None:
-    """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers.
-
-    Parameters
-    ----------
-    directory : Folder of the new project; its name is the app's.
-    sites : How many sites it starts with: site-0, site-1, ...
-    schema : For a table of each site: the file of `equipoise schema join` [default: digits].
-    config : A file of `equipoise init` or `tune`, whose settings the project gets.
-    method : The method, of several in a file of `equipoise tune`.
-    """
+    """Write a project that works as it is: an app for Flower, its settings, a README, certificates, containers."""
     from equipoise.flower.deploy import project
 
     chosen, others = (None, []) if config is None else _settings(config, method)
@@ -124,26 +119,18 @@ def init(
 
 @_add("`equipoise flower up my-federation --sites 3 --tls -c 'rounds=5'`")
 def up(
-    directory: Path = option(Path(), flags="[DIR]"),
-    sites: int | None = option(None, min=1),
-    tls: bool = False,
+    directory: Path = option(Path(), "Folder of the project.", "[DIR]"),
+    sites: int | None = option(None, "How many sites [default: those of --node-config, or 3].", min=1),
+    tls: bool = option(False, "Encrypt, and let in only sites whose keys are registered, as in earnest."),
     config: list[str] | None = CONFIG,
     node_config: Path | None = NODES,
-    limit: float | None = None,
-    only_check: bool = option(False, flags="--check"),
+    limit: float | None = option(None, "Seconds after which the run is stopped [default: none]."),
+    only_check: bool = option(False, "Only check what would be started; start nothing.", "--check"),
     json_: Json = False,
 ) -> Iterator[object]:
     """Try a federation on this machine: start a server and sites as real processes, run the app, stop them.
 
     Logs and certificates go to DIR/local, the run to the run-dir of the settings. The same command continues a stopped run.
-
-    Parameters
-    ----------
-    directory : Folder of the project.
-    sites : How many sites [default: those of --node-config, or 3].
-    tls : Encrypt, and let in only sites whose keys are registered, as in earnest.
-    limit : Seconds after which the run is stopped [default: none].
-    only_check : Only check what would be started; start nothing.
     """
     from equipoise.flower.deploy import checks, project
     from equipoise.flower.deploy.local import LocalFederation
@@ -185,19 +172,14 @@ def up(
 
 @_add("`equipoise flower run my-federation federation -c 'rounds=40'`")
 def run(
-    directory: Path = option(..., flags="DIR"),
-    connection: str = option(..., flags="CONNECTION"),
+    directory: Path = option(..., "Folder of the project.", "DIR"),
+    connection: str = option(..., "Name of the SuperLink in Flower's config.toml.", "CONNECTION"),
     config: list[str] | None = CONFIG,
     json_: Json = False,
 ) -> None:
     """Run a project on a server that is there already, and show what it prints; a failed run ends with status 1.
 
     Ctrl-C stops watching, not the run.
-
-    Parameters
-    ----------
-    directory : Folder of the project.
-    connection : Name of the SuperLink in Flower's config.toml.
     """
     from equipoise.flower.deploy import checks, project, superlink
 
@@ -230,25 +212,18 @@ def run(
 
 @_add("`equipoise flower check my-federation --connection federation --certs certs --host fl.example.org`")
 def check(
-    directory: Path | None = option(None, flags="[DIR]"),
-    connection: str | None = None,
-    certs: Path | None = None,
+    directory: Path | None = option(None, "Folder of the project.", "[DIR]"),
+    connection: str | None = option(
+        None, "Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?"
+    ),
+    certs: Path | None = option(None, "Folder of certificates and keys."),
     host: list[str] | None = HOSTS,
-    key: list[Path] | None = None,
+    key: list[Path] | None = option(None, "Private key of a site. Repeatable."),
     node_config: Path | None = NODES,
-    port: list[int] | None = None,
+    port: list[int] | None = option(None, "A port that must be free on this machine. Repeatable."),
     json_: Json = False,
 ) -> None:
-    """Find out what would stop a run before it begins: versions, settings, a site's data, certificates, keys, ports, the server.
-
-    Parameters
-    ----------
-    directory : Folder of the project.
-    connection : Name of a SuperLink in Flower's config.toml: does it answer, and prove its identity?
-    certs : Folder of certificates and keys.
-    key : Private key of a site. Repeatable.
-    port : A port that must be free on this machine. Repeatable.
-    """
+    """Find out what would stop a run before it begins: versions, settings, a site's data, certificates, keys, ports, the server."""
     from equipoise.flower.deploy.checks import check as look
 
     require_use({"--host": host and not certs}, without="--certs")
@@ -265,23 +240,16 @@ def check(
     "before the server's certificate ends: `equipoise flower certs certs --renew`",
 )
 def certs(
-    directory: Path = option(..., flags="DIR"),
+    directory: Path = option(..., "Folder for certificates and keys.", "DIR"),
     host: list[str] | None = HOSTS,
-    site: list[str] | None = None,
-    days: int | None = option(None, min=1),
-    renew: bool = False,
+    site: list[str] | None = option(None, "Name of a site that gets a key pair. Repeatable."),
+    days: int | None = option(None, "Life of the server certificate [default: 365].", min=1),
+    renew: bool = option(False, "A new server certificate; the old one is kept."),
 ) -> None:
     """Make a server certificate (--host), key pairs of sites (--site), or both. Nothing is ever overwritten.
 
     Let every site make its own key and send only NAME.pub to the server, and keep ca.key offline. With --renew the old
     certificate is kept; sites connect as before once the SuperLink was started again.
-
-    Parameters
-    ----------
-    directory : Folder for certificates and keys.
-    site : Name of a site that gets a key pair. Repeatable.
-    days : Life of the server certificate [default: 365].
-    renew : A new server certificate; the old one is kept.
     """
     from equipoise.flower.deploy.certificates import make_certificates
 
@@ -294,17 +262,13 @@ def certs(
 
 @_add("`equipoise flower status my-federation --connection federation --certs certs`")
 def status(
-    directory: Path = option(Path(), flags="[DIR]"), connection: str | None = None, certs: Path | None = None
+    directory: Path = option(Path(), "Directory of a run, or its project.", "[DIR]"),
+    connection: str | None = option(None, "SuperLink in Flower's config.toml: who is online?"),
+    certs: Path | None = option(None, "Folder of certificates: how long do they last?"),
 ) -> Iterator[object]:
     """Show how a run is going: its rounds, its sites, who was missing and why, disk space, certificates.
 
     Without --connection or --certs it shows the content of the directory. It names what it could not determine.
-
-    Parameters
-    ----------
-    directory : Directory of a run, or its project.
-    connection : SuperLink in Flower's config.toml: who is online?
-    certs : Folder of certificates: how long do they last?
     """
     from equipoise.report.formatting import size
 
@@ -391,13 +355,10 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
 
 
 @_add("`equipoise flower stop federation`")
-def stop(connection: str = CONNECTION, run: int | None = option(None, flags="[RUN]")) -> None:
-    """Stop a run on a server. What it has learnt up to its last complete round is kept.
-
-    Parameters
-    ----------
-    run : Needed if several are running.
-    """
+def stop(
+    connection: str = CONNECTION, run: int | None = option(None, "Needed if several are running.", "[RUN]")
+) -> None:
+    """Stop a run on a server. What it has learnt up to its last complete round is kept."""
     link = _link(connection)
     runs = {int(each["run-id"]): str(each["status"]) for each in link.call("ls", connection).get("runs", [])}
     running = [number for number, how in runs.items() if not how.startswith("finished")]
@@ -416,15 +377,13 @@ def stop(connection: str = CONNECTION, run: int | None = option(None, flags="[RU
 
 @_add("`equipoise flower sites federation --remove hospital-2 --yes`")
 def sites(
-    connection: str = CONNECTION, remove: str | None = option(None, metavar="NAME"), yes: bool = YES
+    connection: str = CONNECTION,
+    remove: str | None = option(None, "Remove the key of this site from the list, permanently.", metavar="NAME"),
+    yes: bool = YES,
 ) -> Iterator[object]:
     """List the sites whose keys a server knows, or remove one, whose key can then never connect again.
 
     A run in progress continues without the site, and its records name it, as long as `quorum` of its sites answer.
-
-    Parameters
-    ----------
-    remove : Remove the key of this site from the list, permanently.
     """
     require_use({"--yes": yes and remove is None}, without="--remove NAME")
     link = _link(connection)
@@ -446,19 +405,15 @@ def sites(
 
 @_add("`equipoise flower take /var/lib/equipoise --bundle our-model`")
 def take(
-    states: Path = option(..., flags="STATE_DIR"),
-    bundle: Path = option(..., flags="", metavar="DIR"),
-    run: str | None = option(None, metavar="NAME"),
+    states: Path = option(..., "The state-dir of a site.", "STATE_DIR"),
+    bundle: Path = option(..., "A new folder for the bundle.", "", metavar="DIR"),
+    run: str | None = option(
+        None, "Which run, if the site took part in several [default: the only one].", metavar="NAME"
+    ),
 ) -> None:
     """At a site: take the model that this site predicts with home, as a bundle with a model card.
 
     It is the site's own where the method gives it one, else the last global model that it received.
-
-    Parameters
-    ----------
-    states : The state-dir of a site.
-    bundle : A new folder for the bundle.
-    run : Which run, if the site took part in several [default: the only one].
     """
     from equipoise.flower.site.store import take as copied
 
@@ -468,22 +423,15 @@ def take(
 
 @_add("`equipoise flower clean /var/lib/equipoise --older-than 90 --yes`")
 def clean(
-    directory: Path = option(..., flags="STATE_DIR"),
-    names: list[str] | None = option(None, flags="[EXPERIMENT]..."),
-    older_than: float | None = option(None, min=0),
-    models: bool = False,
+    directory: Path = option(..., "The state-dir of a site.", "STATE_DIR"),
+    names: list[str] | None = option(None, "Remove these.", "[EXPERIMENT]..."),
+    older_than: float | None = option(None, "Remove those not changed for so many days.", min=0),
+    models: bool = option(False, "Remove their final models, too."),
     yes: bool = YES,
 ) -> None:
     """List what a site keeps of its experiments, and remove what it needs no more; never the newest one.
 
     A run cannot be resumed without the states. The site's final model, model.safetensors and its bundle, stays unless --models is given.
-
-    Parameters
-    ----------
-    directory : The state-dir of a site.
-    names : Remove these.
-    older_than : Remove those not changed for so many days.
-    models : Remove their final models, too.
     """
     from equipoise.flower.site.store import BUNDLE, MODEL
 

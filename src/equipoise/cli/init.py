@@ -69,24 +69,19 @@ class Columns:
 
 
 def init(
-    data: str | None = option(None, flags="--data -d", metavar="PATH"),
-    set_: list[str] | None = option(None, flags="--set", metavar="NAME=VALUE"),
+    data: str | None = option(
+        None, "Your data, as of `equipoise run --data` [default: the scenario digits].", "--data -d", metavar="PATH"
+    ),
+    set_: list[str] | None = option(
+        None, "An option of the data, for example `label=income`. Repeatable.", "--set", metavar="NAME=VALUE"
+    ),
     *,
     named: Columns,
-    dry_run: bool = False,
-    output: Path = option(Path("equipoise.toml"), flags="--output -o"),
-    force: bool = False,
+    dry_run: bool = option(False, "Show the first rows of a table as they are and as inputs; write nothing."),
+    output: Path = option(Path("equipoise.toml"), "The file to write.", "--output -o"),
+    force: bool = option(False, "Replace the file if it exists."),
 ) -> Iterator[object]:
-    """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`.
-
-    Parameters
-    ----------
-    data : Your data, as of `equipoise run --data` [default: the scenario digits].
-    set_ : An option of the data, for example `label=income`. Repeatable.
-    dry_run : Show the first rows of a table as they are and as inputs; write nothing.
-    output : The file to write.
-    force : Replace the file if it exists.
-    """
+    """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     require_free(output, force or dry_run)
     if (more := named.more_groups) and not named.group:
         raise ValueError(f"Got an unexpected argument: {more[0]}. Give your data with --data {more[0]}.")

@@ -21,17 +21,11 @@ from equipoise.system.suggestions import require_use, some
 
 
 def methods(
-    name: str | None = option(None, flags="[NAME]", autocompletion=completion.methods),
-    check: bool = False,
+    name: str | None = option(None, "One method, in full.", "[NAME]", autocompletion=completion.methods),
+    check: bool = option(False, "Test it against the contract of all methods; your own is `mine.py:Prox`."),
     json_: Json = False,
 ) -> Iterator[object]:
-    """List the methods: what they do, their hyper-parameters, where they come from.
-
-    Parameters
-    ----------
-    name : One method, in full.
-    check : Test it against the contract of all methods; your own is `mine.py:Prox`.
-    """
+    """List the methods: what they do, their hyper-parameters, where they come from."""
     if check:
         _check(name, json_)
         return
@@ -117,22 +111,15 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
 
 
 def scenarios(
-    name: str | None = option(None, flags="[NAME]", autocompletion=completion.scenarios),
-    figure: Path | None = option(None, metavar="FILE"),
-    examples: bool = False,
-    data: str | None = option(None, flags="--data -d", metavar="PATH"),
-    seed: int | None = option(None, min=0),
+    name: str | None = option(
+        None, "One, as for --scenario: the data of each client.", "[NAME]", autocompletion=completion.scenarios
+    ),
+    figure: Path | None = option(None, "Draw the data of each client, into a .png, .pdf or .svg file.", metavar="FILE"),
+    examples: bool = option(False, "Draw a few images of each group instead."),
+    data: str | None = option(None, "Your files, if it reads any.", "--data -d", metavar="PATH"),
+    seed: int | None = option(None, "Decides the division of the data [default: 0].", min=0),
 ) -> Iterator[object]:
-    """List the scenarios and the networks; for one scenario, the data of each client.
-
-    Parameters
-    ----------
-    name : One, as for --scenario: the data of each client.
-    figure : Draw the data of each client, into a .png, .pdf or .svg file.
-    examples : Draw a few images of each group instead.
-    data : Your files, if it reads any.
-    seed : Decides the division of the data [default: 0].
-    """
+    """List the scenarios and the networks; for one scenario, the data of each client."""
     if name is not None or data is not None:
         yield from _show_scenario(name or "own", figure, examples, data, seed or 0)
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import Field, dataclass, field, fields, make_dataclass, replace
@@ -30,12 +29,12 @@ def help_of(name: str) -> str:
     return f"{text[0].upper()}{text[1:]} [default: {ranges.usual(f)}]."
 
 
-def option(default: Any, help_: str = "", flags: str = "", **how: Any) -> Any:
-    """An option, see :func:`command`: its default, its help if the docstring does not state it, and its flags if they are not its name.
+def option(default: Any, help_: str, flags: str = "", **how: Any) -> Any:
+    """An option, see :func:`command`: its default, its help, and its flags if they are not its name; a flag without a dash names an argument.
 
-    An option, or argument, that must be given has the default ``...``; a flag without a dash names an argument.
+    An option, or argument, that must be given has the default ``...``.
     """
-    return field(default=default, metadata={**({"help": help_} if help_ else {}), "flags": flags, **how})
+    return field(default=default, metadata={"help": help_, "flags": flags, **how})
 
 
 def kind_of(name: str) -> type:
@@ -60,24 +59,36 @@ TASK = option(
 
 @dataclass(frozen=True)
 class _First:
-    """The options of training that come first in ``--help``.
+    """The options of training that come first in ``--help``."""
 
-    Parameters
-    ----------
-    scenario : Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].
-    data : Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.
-    config_file : A file as `equipoise init` writes it; options given here override it.
-    set_ : A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.
-    network : mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].
-    """
-
-    scenario: str | None = option(None, flags="--scenario -s", autocompletion=completion.scenarios)
-    data: str | None = option(None, flags="--data -d", metavar="PATH")
+    scenario: str | None = option(
+        None,
+        "Data and their division, with options: `digits(clients=8)` [default: digits; with --data: own].",
+        "--scenario -s",
+        autocompletion=completion.scenarios,
+    )
+    data: str | None = option(
+        None,
+        "Your files: a folder, CSV, NPZ, `hub:OWNER/NAME`, or `data.py:clients`; for a scenario of a paper the folder with its data sets.",
+        "--data -d",
+        metavar="PATH",
+    )
     task: str | None = TASK
-    config_file: Path | None = option(None, flags="--config -c", metavar="FILE")
+    config_file: Path | None = option(
+        None, "A file as `equipoise init` writes it; options given here override it.", "--config -c", metavar="FILE"
+    )
     rounds: int | None = option_of("rounds", "--rounds -r")
-    set_: list[str] | None = option(None, flags="--set", metavar="NAME=VALUE")
-    network: str | None = option(None, autocompletion=completion.networks)
+    set_: list[str] | None = option(
+        None,
+        "A hyper-parameter, `fedheal.tau=0.4`, or without a dot an option of the scenario, `clients=8`, `group=sex,age:40,60`. Repeatable.",
+        "--set",
+        metavar="NAME=VALUE",
+    )
+    network: str | None = option(
+        None,
+        "mlp, cnn, `resnet10(width=64)`, or your own, `nets.py:build(width=32)` [default: the scenario's].",
+        autocompletion=completion.networks,
+    )
 
 
 if TYPE_CHECKING:
@@ -136,14 +147,9 @@ LABEL = option(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command keeps its runs.
+    """Where a command keeps its runs."""
 
-    Parameters
-    ----------
-    name : Write to RUNS/NAME; the same command again continues where it stopped.
-    """
-
-    name: str | None = None
+    name: str | None = option(None, "Write to RUNS/NAME; the same command again continues where it stopped.")
     base: Path = BASE
 
     def folder(self, usual: str) -> Path:
@@ -155,15 +161,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command shows of its results.
-
-    Parameters
-    ----------
-    report : Write report.html.
-    """
+    """What a command shows of its results."""
 
     json_: Json = False
-    report: bool = option(True, flags="--report/--no-report")
+    report: bool = option(True, "Write report.html.", "--report/--no-report")
     details: bool = DETAILS
     explain: bool = EXPLAIN
 
@@ -260,11 +261,9 @@ def relabelled(histories: Sequence[eq.History], labels: Mapping[str, str]) -> li
 def command(function: Callable[..., object]) -> Callable[..., None]:
     """A command of a function, in whose parameters options are fields.
 
-    A parameter is a dataclass, whose fields are options, a default of :func:`option`, or as Typer has it; its help is what the docstring,
-    of the function or of the dataclass, states of it. A function that yields its document has the option ``--json``, by which the document
-    is printed, and nothing that follows is done.
+    A parameter is a dataclass, whose fields are options, a default of :func:`option`, or as Typer has it. A function that yields its
+    document has the option ``--json``, by which the document is printed, and nothing that follows is done.
     """
-    text, meanings = described(function)
     signature = inspect.signature(function, eval_str=True)
     kinds: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values()}
     groups = {name: kind for name, kind in kinds.items() if hasattr(kind, "__dataclass_fields__")}
@@ -272,11 +271,9 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
     for parameter in signature.parameters.values():
         if group := groups.get(parameter.name):
             hints = get_type_hints(group, include_extras=True)
-            of_group = {name: text for cls in reversed(group.__mro__) for name, text in described(cls)[1].items()}
-            parameters += [_parameter(f.name, hints[f.name], f, of_group.get(f.name)) for f in fields(group)]
-        elif isinstance(parameter.default, Field) or parameter.name in meanings:
-            f = parameter.default if isinstance(parameter.default, Field) else option(parameter.default)
-            parameters.append(_parameter(parameter.name, parameter.annotation, f, meanings.get(parameter.name)))
+            parameters += [_parameter(f.name, hints[f.name], f) for f in fields(group)]
+        elif isinstance(parameter.default, Field):
+            parameters.append(_parameter(parameter.name, parameter.annotation, parameter.default))
         else:
             parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
     own_json = "json_" in [parameter.name for parameter in parameters]
@@ -298,7 +295,6 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
                 console.print_json(document)
                 break
 
-    call.__doc__ = text
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call
 
@@ -309,16 +305,9 @@ def add(app: Typer, *examples: str, **how: Any) -> Callable[[Callable[..., objec
     return lambda function: app.command(epilog=epilog, **how)(command(function))
 
 
-def described(thing: object) -> tuple[str, dict[str, str]]:
-    """A docstring without its parameters, and what it states of each."""
-    text, _, section = inspect.cleandoc(thing.__doc__ or "").partition("\n\nParameters\n----------\n")
-    entries = (entry.partition(" : ") for entry in re.split(r"\n(?=\S)", section) if entry)
-    return text, {name: " ".join(meaning.split()) for name, _, meaning in entries}
-
-
-def _parameter(name: str, kind: Any, f: Field[Any], meaning: str | None) -> inspect.Parameter:
-    """The parameter of an option with a meaning; :func:`option` says how it is given, others have it in their type."""
-    how = ({} if meaning is None else {"help": meaning}) | dict(f.metadata)
+def _parameter(name: str, kind: Any, f: Field[Any]) -> inspect.Parameter:
+    """The parameter of an option; :func:`option` says how it is given, others have it in their type."""
+    how = dict(f.metadata)
     flags = how.pop("flags", "") or f"--{name.replace('_', '-')}"
     if how:
         kind = Annotated[kind, Option(*flags.split(), **how) if flags[0] == "-" else Argument(metavar=flags, **how)]

@@ -19,19 +19,15 @@ if TYPE_CHECKING:
 
 def pack(
     directory: Run,
-    output: Path | None = option(None, flags="--output -o", metavar="ZIP"),
-    with_data: bool = False,
-    include: list[Path] | None = option(None, metavar="PATH"),
+    output: Path | None = option(None, "The file to write [default: NAME.zip].", "--output -o", metavar="ZIP"),
+    with_data: bool = option(False, "Take your data and weights in, too. Without it only their hashes are."),
+    include: list[Path] | None = option(
+        None, "A file or folder that your code reads, to be taken in. Repeatable.", metavar="PATH"
+    ),
 ) -> Iterator[object]:
     """Write a run or a comparison into one zip file: settings, code, records, report, versions, hashes, `rerun.sh`.
 
     It contains your code, with its imports from the same folder, but not your data, unless you ask for it.
-
-    Parameters
-    ----------
-    output : The file to write [default: NAME.zip].
-    with_data : Take your data and weights in, too. Without it only their hashes are.
-    include : A file or folder that your code reads, to be taken in. Repeatable.
     """
     from equipoise.report.formatting import size
     from equipoise.runs.pack import pack as write
@@ -56,20 +52,16 @@ def pack(
 
 
 def verify(
-    file: Path = option(..., flags="ZIP"),
-    run_code: bool = False,
-    data: str | None = option(None, metavar="PATH"),
+    file: Path = option(..., "What `equipoise pack` has written.", "ZIP"),
+    run_code: bool = option(
+        False,
+        "Make the runs again and compare. This runs the code in the file, with your rights; without it only hashes are checked.",
+    ),
+    data: str | None = option(None, "Where the data are, if they are not in the file.", metavar="PATH"),
     jobs: int | None = JOBS,
     json_: Json = False,
 ) -> None:
-    """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same.
-
-    Parameters
-    ----------
-    file : What `equipoise pack` has written.
-    run_code : Make the runs again and compare. This runs the code in the file, with your rights; without it only hashes are checked.
-    data : Where the data are, if they are not in the file.
-    """
+    """Check the hashes of a packed run; with --run-code, make it again and say whether the numbers are the same."""
     from equipoise.runs import pack as packs
 
     suggestions.require_use({} if run_code else {"--data": data, "--jobs": jobs}, without="--run-code")

@@ -16,22 +16,18 @@ from equipoise.system.own_code import replaced
 
 
 def privacy(
-    run: Path | None = option(None, flags="[RUN]", autocompletion=completion.runs),
-    noise: float | None = option(None, min=0),
-    epsilon: float | None = option(None, min=0),
-    rounds: int | None = option(None, flags="--rounds -r", min=1),
-    delta: float = 1e-5,
+    run: Path | None = option(
+        None,
+        "Directory of a run with `dp`, or the state-dir of a site with an account of its own.",
+        "[RUN]",
+        autocompletion=completion.runs,
+    ),
+    noise: float | None = option(None, "The noise z of `dp`: gives epsilon.", min=0),
+    epsilon: float | None = option(None, "The epsilon wanted: gives the noise z.", min=0),
+    rounds: int | None = option(None, "Rounds in which a client answers [default: 1].", "--rounds -r", min=1),
+    delta: float = option(1e-5, "In (0, 1); well below one over the number of clients."),
 ) -> Iterator[object]:
-    """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round.
-
-    Parameters
-    ----------
-    run : Directory of a run with `dp`, or the state-dir of a site with an account of its own.
-    noise : The noise z of `dp`: gives epsilon.
-    epsilon : The epsilon wanted: gives the noise z.
-    rounds : Rounds in which a client answers [default: 1].
-    delta : In (0, 1); well below one over the number of clients.
-    """
+    """Account for the noise of `dp`: epsilon, for all data of one client, from its noise or the other way round."""
     if run is not None and (run / ACCOUNT).exists() and noise is None and rounds is None:
         rows = [_own(account(run / ACCOUNT), delta, epsilon)]
     elif sum(option is not None for option in (run, noise, epsilon)) != 1 or (run is not None and rounds is not None):

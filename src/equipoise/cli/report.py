@@ -28,18 +28,20 @@ READERS = ("researchers", COMMITTEE := "committee")
 
 @dataclass(frozen=True)
 class Page:
-    """The page to write, and for whom.
+    """The page to write, and for whom."""
 
-    Parameters
-    ----------
-    output : The file to write.
-    for_ : Who reads it: researchers, or a committee, which gets two pages in words.
-    about : With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].
-    """
-
-    output: Path = option(Path("report.html"), flags="--output -o")
-    for_: str = option(READERS[0], flags="--for", metavar="READER")
-    about: Path | None = option(None, metavar="FILE")
+    output: Path = option(Path("report.html"), "The file to write.", "--output -o")
+    for_: str = option(
+        READERS[0],
+        "Who reads it: researchers, or a committee, which gets two pages in words.",
+        "--for",
+        metavar="READER",
+    )
+    about: Path | None = option(
+        None,
+        "With --for committee: a TOML file whose table [report] has title, purpose, author and contact [default: that of the run].",
+        metavar="FILE",
+    )
 
 
 @dataclass(frozen=True)
@@ -128,49 +130,38 @@ def _words(path: Path) -> About:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the table of predictions holds, as :func:`equipoise.report.audit.audit` takes it.
+    """What the table of predictions holds, as :func:`equipoise.report.audit.audit` takes it."""
 
-    Parameters
-    ----------
-    label : What is true of the person [default: label].
-    probability : The probability of the positive class, in [0, 1].
-    prediction : The predicted class, or number, instead of a threshold.
-    group : A group of people, `sex` or `age:40,60`; several times for several [default: group].
-    site : The site, in each of which groups are compared, too [default: site].
-    subject : The person, if one has several rows: intervals take these together [default: subject].
-    positive : The class that rates are about [default: the second of two].
-    threshold : The positive class is predicted from this probability on [default: 0.5].
-    least : People that a number must be about.
-    task : `regression` for numbers to predict [default: classification].
-    """
-
-    label: str | None = option(None, metavar="COLUMN")
-    probability: str | None = option(None, metavar="COLUMN")
-    prediction: str | None = option(None, metavar="COLUMN")
-    group: list[str] | None = option(None, metavar="COLUMN")
-    site: str | None = option(None, metavar="COLUMN")
-    subject: str | None = option(None, metavar="COLUMN")
-    positive: str | None = option(None, metavar="CLASS")
-    threshold: float | None = option(None, min=0, max=1)
-    least: int = option(30, min=1, metavar="N")
-    task: str | None = option(None, metavar="TASK")
+    label: str | None = option(None, "What is true of the person [default: label].", metavar="COLUMN")
+    probability: str | None = option(None, "The probability of the positive class, in [0, 1].", metavar="COLUMN")
+    prediction: str | None = option(None, "The predicted class, or number, instead of a threshold.", metavar="COLUMN")
+    group: list[str] | None = option(
+        None, "A group of people, `sex` or `age:40,60`; several times for several [default: group].", metavar="COLUMN"
+    )
+    site: str | None = option(
+        None, "The site, in each of which groups are compared, too [default: site].", metavar="COLUMN"
+    )
+    subject: str | None = option(
+        None, "The person, if one has several rows: intervals take these together [default: subject].", metavar="COLUMN"
+    )
+    positive: str | None = option(None, "The class that rates are about [default: the second of two].", metavar="CLASS")
+    threshold: float | None = option(
+        None, "The positive class is predicted from this probability on [default: 0.5].", min=0, max=1
+    )
+    least: int = option(30, "People that a number must be about.", min=1, metavar="N")
+    task: str | None = option(None, "`regression` for numbers to predict [default: classification].", metavar="TASK")
 
 
 def audit(
-    source: Path = option(..., flags="PREDICTIONS"),
+    source: Path = option(..., "A table with a row per person: .csv, .tsv, .xlsx or .parquet.", "PREDICTIONS"),
     *,
     asked: Predictions,
-    set_: list[str] | None = option(None, flags="--set", metavar="NAME=VALUE"),
-    output: Path = option(Path("audit.html"), flags="--output -o"),
+    set_: list[str] | None = option(
+        None, "How the table is written: sep, decimal, encoding, not_missing.", "--set", metavar="NAME=VALUE"
+    ),
+    output: Path = option(Path("audit.html"), "The page to write.", "--output -o"),
 ) -> Iterator[object]:
-    """Measure how differently any model treats groups of people, from its predictions; nothing is trained.
-
-    Parameters
-    ----------
-    source : A table with a row per person: .csv, .tsv, .xlsx or .parquet.
-    set_ : How the table is written: sep, decimal, encoding, not_missing.
-    output : The page to write.
-    """
+    """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
     from equipoise.report import audit as audits, page, rendering
 
     if asked.task not in (None, "classification", "regression"):

@@ -27,34 +27,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What of an experiment is run, and how, as :func:`equipoise.runs.reproduce.plan` takes it, and how many runs at a time.
+    """What of an experiment is run, and how, as :func:`equipoise.runs.reproduce.plan` takes it, and how many runs at a time."""
 
-    Parameters
-    ----------
-    data : The folder with the paper's data sets; see `equipoise data`.
-    embedded : Take embedded stand-in data, scaled down: nothing is downloaded, and the values are not the paper's.
-    seeds : How many seeds: 0, 1, ... [default: the experiment's].
-    divisions : How many divisions of the data, each with all seeds [default: the experiment's, else one a seed].
-    part : Only this block of columns. Repeatable.
-    row : Only this row. Repeatable.
-    rounds : Fewer rounds than the experiment's, to try it.
-    quick : The few rounds and seeds that the experiment has for a quick trial.
-    weights : Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).
-    """
-
-    data: str | None = option(None, flags="--data -d", metavar="DIR")
-    embedded: bool = False
-    seeds: int | None = option(None, min=1)
-    divisions: int | None = option(None, min=1)
-    part: list[str] | None = None
-    row: list[str] | None = None
-    rounds: int | None = option(None, flags="--rounds -r", min=1)
-    quick: bool = False
+    data: str | None = option(
+        None, "The folder with the paper's data sets; see `equipoise data`.", "--data -d", metavar="DIR"
+    )
+    embedded: bool = option(
+        False, "Take embedded stand-in data, scaled down: nothing is downloaded, and the values are not the paper's."
+    )
+    seeds: int | None = option(None, "How many seeds: 0, 1, ... [default: the experiment's].", min=1)
+    divisions: int | None = option(
+        None, "How many divisions of the data, each with all seeds [default: the experiment's, else one a seed].", min=1
+    )
+    part: list[str] | None = option(None, "Only this block of columns. Repeatable.")
+    row: list[str] | None = option(None, "Only this row. Repeatable.")
+    rounds: int | None = option(None, "Fewer rounds than the experiment's, to try it.", "--rounds -r", min=1)
+    quick: bool = option(False, "The few rounds and seeds that the experiment has for a quick trial.")
     jobs: int | None = JOBS
     on: str | None = option(None, help_of("on"))
     device: str | None = option(None, help_of("device"))
     precision: str | None = option(None, help_of("precision"))
-    weights: str | None = option(None, metavar="FILE")
+    weights: str | None = option(
+        None,
+        "Weights that ResNet-18 or ResNet-50 starts from, in torchvision's naming (.safetensors or .pth).",
+        metavar="FILE",
+    )
 
     def check(self) -> None:
         """Require options that go together."""
@@ -65,22 +62,24 @@ class Asked:
 
 
 def reproduce(
-    name: str | None = option(None, flags="[PAPER/ITEM]", autocompletion=completion.experiments),
+    name: str | None = option(
+        None,
+        "An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.",
+        "[PAPER/ITEM]",
+        autocompletion=completion.experiments,
+    ),
     *,
     asked: Asked,
     base: Path = BASE,
-    dry_run: bool = False,
+    dry_run: bool = option(
+        False, "List the runs, and say what they would take, after one round of each row and part that is thrown away."
+    ),
     json_: Json = False,
 ) -> Iterator[object]:
     """Run a table or figure of a paper, cell by cell, and compare the results with the published numbers.
 
     Finished runs are not repeated, and a stopped run continues: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
-
-    Parameters
-    ----------
-    name : An experiment, such as `fedheal/table2`, or a file of your own, `mine.toml`; none lists them.
-    dry_run : List the runs, and say what they would take, after one round of each row and part that is thrown away.
     """
     from equipoise.runs import configuration, directory as runs, experiment as papers, reproduce as reproductions
 

@@ -192,14 +192,11 @@ def run(
     method: str | None = option(None, options.help_of("method"), "--method -m", autocompletion=completion.methods),
     seed: int | None = option(None, options.help_of("seed"), min=0, metavar="N"),
     workers: int | None = options.WORKERS,
-    dry_run: bool = False,
+    dry_run: bool = option(
+        False, "Say how much memory, disk and time the run would take, after one round that is thrown away."
+    ),
 ) -> None:
-    """Train one method and show how fair it is.
-
-    Parameters
-    ----------
-    dry_run : Say how much memory, disk and time the run would take, after one round that is thrown away.
-    """
+    """Train one method and show how fair it is."""
     from equipoise.runs import directory as runs, plan, tracking
 
     output.check()
@@ -224,50 +221,50 @@ def run(
 
 @dataclass(frozen=True)
 class Searched:
-    """By what settings are chosen, and where they are searched.
+    """By what settings are chosen, and where they are searched."""
 
-    Parameters
-    ----------
-    by : What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`,
-        `leave-one-client-out`, or `oracle`, which looks at test data [default: mean].
-    search : Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.
-    """
-
-    by: str | None = option(None, metavar="CRITERION")
-    search: list[str] | None = option(None, metavar="NAME=SPACE")
+    by: str | None = option(
+        None,
+        "What the best settings are: `mean`, `samples`, `worst`, `mean-std`, `worst10`, `eo` (equal opportunity), `collaboration`, "
+        "`leave-one-client-out`, or `oracle`, which looks at test data [default: mean].",
+        metavar="CRITERION",
+    )
+    search: list[str] | None = option(
+        None,
+        "Where a setting is searched: `lr=log(0.001, 1)`, `fedprox.mu=0.01,0.1,1`. Repeatable.",
+        metavar="NAME=SPACE",
+    )
 
 
 @dataclass(frozen=True)
 class First(Searched):
-    """Whether settings are chosen first.
+    """Whether settings are chosen first."""
 
-    Parameters
-    ----------
-    draws : First choose the settings of each method among N draws, on held-out training samples.
-    """
-
-    draws: int | None = option(None, flags="--tune", min=1, metavar="N")
+    draws: int | None = option(
+        None,
+        "First choose the settings of each method among N draws, on held-out training samples.",
+        "--tune",
+        min=1,
+        metavar="N",
+    )
 
 
 def compare(
     *,
-    methods: list[str] = option(..., flags="METHODS...", autocompletion=completion.methods),
+    methods: list[str] = option(
+        ..., "The methods; the others are tested against the first.", "METHODS...", autocompletion=completion.methods
+    ),
     given: options.Training,
     first: First,
     place: options.Place,
     output: options.Output,
-    seeds: int = option(1, min=1, metavar="N"),
-    bounds: bool = False,
+    seeds: int = option(1, "How many seeds: 0, 1, ...", min=1, metavar="N"),
+    bounds: bool = option(
+        False, "Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place."
+    ),
     jobs: int | None = options.JOBS,
 ) -> None:
-    """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test.
-
-    Parameters
-    ----------
-    methods : The methods; the others are tested against the first.
-    seeds : How many seeds: 0, 1, ...
-    bounds : Also run `standalone` and `centralised`: what clients reach alone, and with all data in one place.
-    """
+    """Run several methods over seeds and compare them: mean, spread, 95 % interval, paired test."""
     output.check()
     require_use({} if first.draws else {"--by": first.by, "--search": first.search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, first.draws or 1), place) as kept:
@@ -312,17 +309,13 @@ def _say_data(config: RunConfig, chosen: Choices, json_: bool) -> None:
 
 def quickstart(
     context: typer.Context,
-    name: str = option("digits", flags="[NAME]"),
-    data: str | None = option(None, flags="--data -d", metavar="DIR"),
+    name: str = option(
+        "digits", "`digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.", "[NAME]"
+    ),
+    data: str | None = option(None, "Where Fashion-MNIST is.", "--data -d", metavar="DIR"),
     jobs: int | None = options.JOBS,
 ) -> None:
-    """Compare a few methods in two minutes, and show the command that did it.
-
-    Parameters
-    ----------
-    name : `digits`, which are embedded, or `fashion`: photographs of clothes, Fashion-MNIST.
-    data : Where Fashion-MNIST is.
-    """
+    """Compare a few methods in two minutes, and show the command that did it."""
     if name not in STARTS:
         raise ValueError(unknown("quickstart", name, STARTS))
     words = ["compare", *shlex.split(STARTS[name]), *(["--data", data] if data else [])]
@@ -333,17 +326,13 @@ def quickstart(
 
 @dataclass(frozen=True)
 class Continued:
-    """How a run continues, as :func:`equipoise.runs.directory.execute` takes it.
-
-    Parameters
-    ----------
-    from_round : Round from which to continue (counted from 0), with a kept checkpoint.
-    until : Pause after N rounds in all; `resume` continues from there.
-    """
+    """How a run continues, as :func:`equipoise.runs.directory.execute` takes it."""
 
     workers: int | None = options.WORKERS
-    from_round: int | None = option(None, flags="--from", min=0)
-    until: int | None = option(None, min=1, metavar="N")
+    from_round: int | None = option(
+        None, "Round from which to continue (counted from 0), with a kept checkpoint.", "--from", min=0
+    )
+    until: int | None = option(None, "Pause after N rounds in all; `resume` continues from there.", min=1, metavar="N")
     norm_limit: float | None = options.option_of("norm_limit")
     quorum: float | None = options.option_of("quorum")
     data: str | None = options.MOVED
@@ -352,17 +341,12 @@ class Continued:
 def resume(
     directory: options.Run,
     *,
-    quiet: bool = False,
+    quiet: bool = option(False, "Print nothing but errors, and write no report."),
     how: Continued,
     track: str | None = options.option_of("track"),
     shown: options.Shown,
 ) -> None:
-    """Continue a run that was stopped or killed; the result is the same, bit for bit.
-
-    Parameters
-    ----------
-    quiet : Print nothing but errors, and write no report.
-    """
+    """Continue a run that was stopped or killed; the result is the same, bit for bit."""
     from equipoise.runs import directory as runs, tracking
 
     json_ = shown.json_
@@ -464,39 +448,31 @@ def _quarantined(history: eq.History) -> list[str]:
 
 @dataclass(frozen=True)
 class Draws(Searched):
-    """Fields of :class:`equipoise.runs.choosing.Budget`, and where settings are searched.
+    """Fields of :class:`equipoise.runs.choosing.Budget`, and where settings are searched."""
 
-    Parameters
-    ----------
-    draws : Settings to try per method, the defaults first.
-    trials : Runs of each draw, with seeds of their own.
-    halving : Continue only the better half after an eighth, a quarter and half of the rounds.
-    sampler : `random`, or `optuna` (an extra), which learns from draws.
-    seed : Decides the draws.
-    """
-
-    draws: int = option(16, min=1, metavar="N")
-    trials: int = option(1, min=1, metavar="N")
-    halving: bool = option(True, flags="--halving/--no-halving")
-    sampler: str = "random"
-    seed: int = option(0, min=0, metavar="N")
+    draws: int = option(16, "Settings to try per method, the defaults first.", min=1, metavar="N")
+    trials: int = option(1, "Runs of each draw, with seeds of their own.", min=1, metavar="N")
+    halving: bool = option(
+        True,
+        "Continue only the better half after an eighth, a quarter and half of the rounds.",
+        "--halving/--no-halving",
+    )
+    sampler: str = option("random", "`random`, or `optuna` (an extra), which learns from draws.")
+    seed: int = option(0, "Decides the draws.", min=0, metavar="N")
 
 
 def tune(
     *,
-    methods: list[str] = option(..., flags="METHODS...", autocompletion=completion.methods),
+    methods: list[str] = option(
+        ..., "The methods; all have the same draws.", "METHODS...", autocompletion=completion.methods
+    ),
     drawn: Draws,
     given: Training,
     place: Place,
     jobs: int | None = JOBS,
     json_: Json = False,
 ) -> Iterator[object]:
-    """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built.
-
-    Parameters
-    ----------
-    methods : The methods; all have the same draws.
-    """
+    """Choose the hyper-parameters and the learning rate of each method on held-out training samples; test data are not built."""
     with started(given, jobs, len(methods) * drawn.draws * drawn.trials, place) as workers:
         with loading():
             from equipoise.runs.plan import How
@@ -557,36 +533,25 @@ def show(document: dict[str, Any], directory: Path) -> None:
 
 @dataclass(frozen=True)
 class OfSuite(Place):
-    """Where a suite keeps its results.
+    """Where a suite keeps its results."""
 
-    Parameters
-    ----------
-    name : Keep the results in RUNS/NAME [default: the suite's name].
-    """
-
-    name: str | None = None
+    name: str | None = option(None, "Keep the results in RUNS/NAME [default: the suite's name].")
 
 
 def benchmark(
-    words: list[str] = option(..., flags="SUITE"),
+    words: list[str] = option(
+        ..., "A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.", "SUITE"
+    ),
     *,
-    suite: str | None = None,
-    shard: str = option("1/1", metavar="K/N"),
+    suite: str | None = option(None, "With `submit`: the suite [default: fair-small]."),
+    shard: str = option("1/1", "Run the K-th of N parts of the cells; machines share the folder.", metavar="K/N"),
     jobs: int | None = JOBS,
     on: str | None = option(None, options.help_of("on")),
     place: OfSuite,
-    retry: bool = False,
+    retry: bool = option(False, "List and run again cells that failed to run; one that guesses did run."),
     json_: Json = False,
 ) -> Iterator[object]:
-    """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard.
-
-    Parameters
-    ----------
-    words : A suite, `fair-small`, or your own, `mine.toml`; or `submit` and methods of your own.
-    suite : With `submit`: the suite [default: fair-small].
-    shard : Run the K-th of N parts of the cells; machines share the folder.
-    retry : List and run again cells that failed to run; one that guesses did run.
-    """
+    """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard."""
     from equipoise.report import leaderboard, rendering
     from equipoise.runs import benchmark as suites, directory as runs
 

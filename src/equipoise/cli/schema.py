@@ -19,27 +19,17 @@ app = typer.Typer(
 
 @add(app)
 def sums(
-    table: Path = option(..., flags="TABLE"),
-    config: Path = option(..., flags="--config -c"),
-    output: Path = option(..., flags="--output -o"),
-    seed: int = option(0, min=0),
-    site: str | None = None,
-    least: int = option(10, min=1),
-    force: bool = False,
+    table: Path = option(..., "The site's own table.", "TABLE"),
+    config: Path = option(..., "A file of `equipoise init`, the same at all sites.", "--config -c"),
+    output: Path = option(..., "The file of sums that leaves the site.", "--output -o"),
+    seed: int = option(0, "Of the draw of test rows, if no column states them.", min=0),
+    site: str | None = option(None, "The site's name in runs, if they hold rows out for validation."),
+    least: int = option(10, "Training rows of a category whose count leaves the site.", min=1),
+    force: bool = option(False, "Replace the output if it exists."),
 ) -> None:
     """At a site: write the sums of its training rows, which is all that leaves it; look at the file before you send it.
 
     The sums are not masked: whoever gets the file sees this site's own sums and counts.
-
-    Parameters
-    ----------
-    table : The site's own table.
-    config : A file of `equipoise init`, the same at all sites.
-    output : The file of sums that leaves the site.
-    seed : Of the draw of test rows, if no column states them.
-    site : The site's name in runs, if they hold rows out for validation.
-    least : Training rows of a category whose count leaves the site.
-    force : Replace the output if it exists.
     """
     from equipoise.cli.init import read
     from equipoise.scenarios.shared import site_sums
@@ -61,18 +51,11 @@ def sums(
 
 @add(app)
 def join(
-    files: list[Path] = option(..., flags="FILES..."),
-    output: Path = option(Path("schema.json"), flags="--output -o"),
-    force: bool = False,
+    files: list[Path] = option(..., "The files of sums of all sites.", "FILES..."),
+    output: Path = option(Path("schema.json"), "The schema, for all sites and the server.", "--output -o"),
+    force: bool = option(False, "Replace the output if it exists."),
 ) -> None:
-    """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site.
-
-    Parameters
-    ----------
-    files : The files of sums of all sites.
-    output : The schema, for all sites and the server.
-    force : Replace the output if it exists.
-    """
+    """At the server: make the schema of all sites from their sums, which are not masked: the server sees those of each site."""
     from equipoise.data.tables.coding import input_names
     from equipoise.scenarios.shared import join as joined, lacking, load_sums, unlike_sites
 

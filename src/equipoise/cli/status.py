@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 WIDEST = 1000  # signs of a line, more than any name has
 
 
-def status(folder: Path = option(Path("runs"), flags="[FOLDER]", autocompletion=completion.runs)) -> Iterator[object]:
+def status(
+    folder: Path = option(Path("runs"), "A run, or a folder of runs.", "[FOLDER]", autocompletion=completion.runs),
+) -> Iterator[object]:
     """Show how all runs below a folder are going: the round, the last accuracy, whether a process is at it, when it ends.
 
     You can call it while they run: it changes nothing and waits for nothing.
-
-    Parameters
-    ----------
-    folder : A run, or a folder of runs.
     """
     from equipoise.metrics.measures import ACCURACY
     from equipoise.records.directory import CHOSEN
@@ -53,13 +51,11 @@ def status(folder: Path = option(Path("runs"), flags="[FOLDER]", autocompletion=
             say(f"{_name(run, folder)} {run.state}: {run.why}")
 
 
-def track(directories: Runs, to: str = option(..., flags="")) -> Iterator[object]:
-    """Send runs to an experiment tracker; what it has already is not sent twice.
-
-    Parameters
-    ----------
-    to : mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.
-    """
+def track(
+    directories: Runs,
+    to: str = option(..., "mlflow, tensorboard, wandb or trackio; after a colon where: `mlflow:http://host:5000`.", ""),
+) -> Iterator[object]:
+    """Send runs to an experiment tracker; what it has already is not sent twice."""
     from equipoise.runs.tracking import track as send
 
     rounds = {str(path): send(path, to) for path in directories}
