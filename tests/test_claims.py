@@ -384,8 +384,8 @@ def judged(name: str, tmp_path: Path) -> Callable[..., JudgedClaim]:
             ("one", row): [history(seed, a) for seed, a in values.items()]
             for row, values in (("Proximal", proximal), ("Plain", plain))
         }
-        (claim, *_) = agreement._judged(plan, failed or {}, found)
-        return claim
+        claim = plan.experiment.claim[0]
+        return agreement._judgement(plan, claim, plan.experiment.claimed(claim)[0], failed or {}, found)
 
     return of
 

@@ -94,13 +94,13 @@ def test_a_new_setting_is_one_declaration(tmp_path: Path, monkeypatch: pytest.Mo
     assert init.read(tmp_path / "my.toml")["zeal"] == 0.25
     assert "how much a client predicts, in [0, 1]" in init._text(None, {}, [], regression=True)
     given = dict.fromkeys(options.TRAINING) | {"config_file": tmp_path / "my.toml", "gloss": 3}
-    chosen = choices.read(given).config("fedavg", 0)
+    chosen, _ = choices.read(given).layered("fedavg", 0)
     assert (chosen.zeal, chosen.gloss, chosen.herd) == (0.25, 3, 1)
     assert app.AppSettings.of({"zeal": 0.25}).table()["zeal"] == 0.25
     assert "herd" not in app.AppSettings().table()
     assert "| `--zeal` | how much a client does, in [0, 1] | 0.5 |" in sys.modules["pages"].options()
     with pytest.raises(ValueError, match=r"zeal must be in \[0, 1\]; found 2"):
-        choices.read({**given, "zeal": 2}).config("fedavg", 0)
+        choices.read({**given, "zeal": 2}).layered("fedavg", 0)
 
     directory.start(chosen, tmp_path / "run")
     assert tomllib.loads((tmp_path / "run/config.toml").read_text())["zeal"] == 0.25

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+import equipoise as eq
 from equipoise.cli import completion
 from equipoise.cli.console import counted, note, out, print_table, progress_bar, say
 from equipoise.cli.options import Json, Runs, add, option
@@ -56,7 +57,6 @@ def decomposition(
     silent = quiet or json_
     suggestions.require_use({"--output": output and silent}, together="--quiet or --json, which write no files")
     from equipoise.analysis.decomposition import decomposition as decompose
-    from equipoise.federation.method import parse
     from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw
     from equipoise.runs import directory as runs
@@ -73,7 +73,7 @@ def decomposition(
             before += config.rounds
             bar.update(task, completed=before)
             for row in rows:
-                own = row["method"] == own_code.short(str(parse(config.method)))
+                own = row["method"] == own_code.short(str(eq.parse(config.method)))
                 name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
                 measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
     yield measured
@@ -98,10 +98,9 @@ def decomposition(
 def _nats(paths: Sequence[Path]) -> str:
     """The unit of the losses of runs, in brackets; empty where they have none."""
     from equipoise.metrics.measures import main_of
-    from equipoise.records.history import History
     from equipoise.report.analysis import NATS
 
-    return NATS if main_of(History.from_run(paths[0]).meta).loss else ""
+    return NATS if main_of(eq.History.from_run(paths[0]).meta).loss else ""
 
 
 @dataclass(frozen=True)
@@ -170,12 +169,11 @@ def states(
     import pandas as pd
 
     from equipoise.analysis.landscape import states as measure
-    from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.report import analysis as draw, figures_of_clients, statistics
 
     paths = all_members(directories)
-    compared = statistics.Comparison.of([History.from_run(path) for path in paths])
+    compared = statistics.Comparison.of([eq.History.from_run(path) for path in paths])
     with counted("clients", shown=not json_) as on_client:
         curves = measure(paths, on_client=on_client, rho_max=rho_max, points=points)
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)

@@ -54,11 +54,12 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], **kinds: 
 
 
 def progress_bar(unit: str = "", *, shown: bool = True) -> Progress:
-    """A progress bar on standard error, if that is a terminal, for numbers of ``unit``."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """A progress bar on standard error, if that is a terminal, for numbers of ``unit``, or for ``bytes``."""
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *(TextColumn(unit),) * bool(unit))
-    return Progress(*columns, TimeRemainingColumn(), console=err, disable=not shown or not err.is_terminal)
+    counted = [DownloadColumn()] if unit == "bytes" else [MofNCompleteColumn(), *(TextColumn(unit),) * bool(unit)]
+    columns = (TextColumn("{task.description}"), BarColumn(), *counted, TimeRemainingColumn())
+    return Progress(*columns, console=err, disable=not shown or not err.is_terminal)
 
 
 @contextmanager
@@ -67,6 +68,17 @@ def counted(description: str, unit: str = "", *, shown: bool = True) -> Iterator
     with progress_bar(unit, shown=shown) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total, **changes: bar.update(task, completed=done, total=total, **changes)
+
+
+@contextmanager
+def stopping(left: str) -> Iterator[None]:
+    """Add to a stop of the command what it leaves."""
+    try:
+        yield
+    except BaseException as stop:
+        if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
+            stop.add_note(left)
+        raise
 
 
 def require_free(output: Path, force: bool) -> None:

@@ -12,10 +12,9 @@ import typer
 from rich.filesize import decimal
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 
 from equipoise.cli import completion
-from equipoise.cli.console import err, out, plain_table, print_json, say
+from equipoise.cli.console import out, print_json, print_table, progress_bar, say, stopping
 from equipoise.cli.options import Json, add, option
 from equipoise.system.suggestions import some, unknown
 
@@ -114,7 +113,7 @@ def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) 
     """One set in words and numbers; a count that differs is followed by the published one."""
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, in {escape(str(data))}", highlight=False)
     if present := [part for part in parts if part.counts is not None]:
-        out.print(_counts(present))
+        _show_counts(present)
     for part in parts:
         colour = {"OK": "green", "nothing to compare with": "dim"}.get(part.verdict, "red" if not part.good else "dim")
         lists = f"; {len(part.parts)} lists of clients or sites" * bool(part.parts)
@@ -131,25 +130,21 @@ def _show(name: str, entry: DataSet, parts: tuple[SplitCheck, ...], data: Path) 
     out.print()
 
 
-def _counts(parts: list[SplitCheck]) -> Table:
+def _show_counts(parts: list[SplitCheck]) -> None:
     """Images of each class, next to the published numbers if there are any."""
-    table = plain_table()
-    table.add_column("class", no_wrap=True)
-    columns: list[list[str]] = []
+    titles, columns = ["class"], [[*map(escape, parts[0].classes), "together"]]
     for part in parts:
         counts = [*(part.counts or ()), sum(part.counts or ())]
-        table.add_column(part.split, justify="right")
+        titles.append(part.split)
         columns.append([f"{n:,}" for n in counts])
         if part.published is not None:
             published = [*(part.published.classes or [None] * (len(counts) - 1)), part.published.images]
-            table.add_column("published", justify="right")
+            titles.append("published")
             columns[-1] = [
                 f"{n:,}" if k in (None, n) else f"[red]{n:,}[/]" for n, k in zip(counts, published, strict=True)
             ]
             columns.append(["" if k is None else f"{k:,}" for k in published])
-    for row in zip([*map(escape, parts[0].classes), "together"], *columns, strict=True):
-        table.add_row(*row)
-    return table
+    print_table(titles, zip(*columns, strict=True), right=titles[1:], whole=titles[:1])
 
 
 def _get(name: str, data: Path, command: str = "get") -> str:
@@ -210,17 +205,10 @@ def get(
 
 
 def _fetch(files: list[Address], root: Path) -> None:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     from equipoise.data.sets import download
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
+    left = "Stopped. Nothing half fetched was kept; the same command fetches what is missing."
+    with stopping(left), progress_bar("bytes") as bar:
         for file in files:
             task = bar.add_task(Path(file.place).name, total=file.size)
-            try:
-                download.fetch(file, root, lambda done, task=task: bar.update(task, completed=done))  # type: ignore[misc]
-            except BaseException as stop:
-                if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
-                    stop.add_note("Stopped. Nothing half fetched was kept; the same command fetches what is missing.")
-                raise
+            download.fetch(file, root, lambda done, task=task: bar.update(task, completed=done))  # type: ignore[misc]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+import equipoise as eq
 from equipoise.cli.console import note, print_table, progress_bar, require_free, say
 from equipoise.cli.options import MOVED, Run, option, reading_of
 from equipoise.data.tables.options import WRITTEN
@@ -21,7 +22,6 @@ from equipoise.system.text import csv_text, formulas
 
 if TYPE_CHECKING:
     from equipoise.data.formats.table import Table
-    from equipoise.federation.federation import Federation
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,6 @@ def export(
 
 def _bundle(directory: Path, folder: Path, client: str | None, data: str | None, **options: Any) -> None:
     """Write a bundle of the global model, or of a client's own."""
-    from equipoise.federation.thresholds import Threshold
-    from equipoise.records.history import History
     from equipoise.records.threshold import FILE
     from equipoise.runs import directory as runs
 
@@ -103,14 +101,14 @@ def _bundle(directory: Path, folder: Path, client: str | None, data: str | None,
         take(real_path(made, directory), folder)
         announce(folder, "a bundle of the server's last model")
         return
-    fed, history = runs.trained(directory, data), History.from_run(directory)
+    fed, history = runs.trained(directory, data), eq.History.from_run(directory)
     (number,) = _numbers(client, fed.names)
     options["config"] = history.meta.get("config") or {}
     about = options["config"].get("report") or {}
     options["use"] = options["use"] or about.get("purpose", "")
     options["contact"] = ", ".join(about[key] for key in ("author", "contact") if about.get(key))
     if history.threshold is not None and number is None:
-        options["threshold"] = Threshold(history.threshold)
+        options["threshold"] = eq.Threshold(history.threshold)
         if (fitted := history.threshold["recalibration"]) is not None and not options["recalibrate"]:
             say(f"Probabilities are not recalibrated in this bundle. To do so: --recalibrate {fitted['kind']}.")
     elif (directory / FILE).exists():
@@ -136,7 +134,7 @@ def _trained_at_sites(directory: Path) -> bool:
     return bool(config.get("scenario", "sites") == "sites")
 
 
-def _about(fed: Federation) -> dict[str, str]:
+def _about(fed: eq.Federation) -> dict[str, str]:
     """The metadata of the file: the origin of the model, and the meaning of its outputs."""
     from equipoise.core.task import Regression
     from equipoise.data.transforms import Images
@@ -200,21 +198,15 @@ class Criterion:
     )
 
 
-def threshold(
-    directory: Run,
-    *,
-    criterion: Criterion,
-    data: str | None = MOVED,
-) -> Iterator[object]:
+def threshold(directory: Run, *, criterion: Criterion, data: str | None = MOVED) -> Iterator[object]:
     """Choose the threshold of a binary classifier on validation rows; print what it does by group on test rows."""
-    from equipoise.federation.thresholds import choose_threshold
     from equipoise.records.threshold import FILE
     from equipoise.report import thresholds as shown
     from equipoise.runs import directory as runs
 
     given = dict(vars(criterion))
     by_group = given.pop("attribute") or given.pop("by_group")
-    chosen = choose_threshold(runs.trained(directory, data), **{**given, "by_group": by_group})
+    chosen = eq.choose_threshold(runs.trained(directory, data), **{**given, "by_group": by_group})
     document, path = chosen.document, directory / FILE
     replaced = path.exists()
     chosen.save(directory)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.markup import escape
 
-from equipoise.cli.console import out, print_json, print_table, progress_bar, say
+import equipoise as eq
+from equipoise.cli.console import out, print_json, print_table, progress_bar, say, stopping
 from equipoise.cli.export import announce
 from equipoise.cli.options import Json, add, command, option
 from equipoise.system.errors import RunError
@@ -133,13 +134,16 @@ def up(
     """
     from equipoise.flower.deploy import checks, project
     from equipoise.flower.deploy.local import LocalFederation
+    from equipoise.report import rendering, statistics
 
     settings = project.settings(directory)
     changes = project.overrides(config or (), settings)
     nodes = _sites(node_config, sites)
     names = list(nodes)
     changes = {"min-sites": len(names)} | changes
-    changes["run-dir"] = str((directory / str(({**settings, **changes})["run-dir"])).resolve())
+    whole = {**settings, **changes}
+    run = (directory / str(whole["run-dir"])).resolve()
+    changes["run-dir"] = str(run)
     base = directory / "local"
     states = {name: {"state-dir": str(base.resolve() / "sites" / name), **node} for name, node in nodes.items()}
     certificates = base / "certs" if tls and (base / "certs").exists() else None
@@ -148,21 +152,22 @@ def up(
         _show(findings, json_)
     if wrong := [f"{each.what}: {each.text}" for each in findings if not each.ok]:
         raise RunError("Nothing was started. " + " ".join(wrong))
-    run = Path(changes["run-dir"])
-    rounds = int({**settings, **changes}["rounds"])
     tell = (lambda text: None) if json_ else say
     tell(f"starting a server and {len(names)} sites{', with TLS and keys' * tls}; their logs are in {base}")
     with (
         stopping("Stopped. The same command continues after the last complete round."),
         LocalFederation(base, directory, names, tls=tls, node_config=nodes) as local,
-        progress(run, base / "run.log", rounds, not json_, local.named) as look_again,
+        progress(run, base / "run.log", int(whole["rounds"]), not json_, local.named) as look_again,
     ):
         outcome = local.run(changes, limit=limit, watch=look_again)
         log = local.directory / "run.log"
         look_again()
         outcome = replace(outcome, reason=local.named(outcome.reason))
     check_outcome(outcome, log)
-    yield from _finish(run)
+    compared = statistics.comparison([eq.History.from_run(run)])
+    yield compared
+    out.print(rendering.rich_table(compared, out.width))
+    say(f"run: {run}\nreport: {run / 'report.html'}")
 
 
 @_add("`equipoise flower run my-federation federation -c 'rounds=40'`")
@@ -222,9 +227,10 @@ def check(
     from equipoise.flower.deploy.checks import check as look
 
     require_use({"--host": host and not certs}, without="--certs")
-    machines: dict[str, Any] = {"certificates": certs, "hosts": host or ("127.0.0.1",), "ports": port or ()}
-    nodes = _nodes(node_config)
-    findings = look(directory, connection=connection, keys=key or (), node_configs=nodes, data=True, **machines)
+    findings = look(
+        directory, connection=connection, certificates=certs, hosts=host or ("127.0.0.1",), keys=key or (), ports=port or (),
+        node_configs=_nodes(node_config), data=True,
+    )  # fmt: skip
     _show(findings, json_)
 
 
@@ -296,10 +302,8 @@ def overview(directory: Path, connection: str | None, certs: Path | None) -> Row
         about["unknown"].append(f"the run ({directory} holds none)")
     try:
         with flower_errors():
-            nodes, absent = (
-                {node["site"] or node["node"]: node for node in _registered(_link(connection))},
-                "not registered",
-            )
+            nodes = {node["site"] or node["node"]: node for node in _registered(_link(connection))}
+            absent = "not registered"
     except RunError as error:
         about["unknown"].append(f"which sites are online ({str(error).rstrip('.')})")
     for name in dict.fromkeys([*names, *nodes]):
@@ -352,8 +356,7 @@ def _site(m: int | None, records: Sequence[Record]) -> Row:
 
 @_add("`equipoise flower stop federation`")
 def stop(
-    connection: str = CONNECTION,
-    run: int | None = option(None, "Needed if several are running.", "[RUN]"),
+    connection: str = CONNECTION, run: int | None = option(None, "Needed if several are running.", "[RUN]")
 ) -> None:
     """Stop a run on a server. What it has learnt up to its last complete round is kept."""
     link = _link(connection)
@@ -530,7 +533,6 @@ def _bytes(files: Iterable[Path]) -> int:
 def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[str]]:
     """The settings of a run between sites in a file of ``equipoise init``, and the names of others; what it lacks is as in simulations."""
     from equipoise.cli.init import read
-    from equipoise.federation.method import parse
     from equipoise.flower.settings import AppSettings
     from equipoise.runs.configuration import Layer, overrides_of, stacked, training_of
     from equipoise.scenarios.own import PROTOCOL
@@ -557,7 +559,7 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
     names = {f.name for f in fields(AppSettings)} - {*marked(AppSettings, "local")}
     taken = {name: value for name, value in given.items() if name in names}
     overrides = overrides_of(method, layers) | {name: value for name, value in own.items() if name != "lr"}
-    named = {"method": str(parse(method, overrides)), "seed": seed}
+    named = {"method": str(eq.parse(method, overrides)), "seed": seed}
     return {**training_of(PROTOCOL, taken), **taken, **named}, [name for name in given if name not in names]
 
 
@@ -602,17 +604,6 @@ def _show(results: list[CheckResult], json_: bool) -> None:
 
 
 @contextmanager
-def stopping(left: str) -> Iterator[None]:
-    """Add to a stop of the command here what it leaves running."""
-    try:
-        yield
-    except BaseException as stop:
-        if not isinstance(stop, Exception):  # Ctrl-C, a polite kill
-            stop.add_note(left)
-        raise
-
-
-@contextmanager
 def progress(
     directory: Path, log: Path, rounds: int, wanted: bool, named: Callable[[str], str]
 ) -> Iterator[Callable[[], None]]:
@@ -643,13 +634,3 @@ def check_outcome(outcome: Outcome, log: Path | None) -> None:
         why = outcome.reason if outcome.reason not in ("", "N/A") else outcome.status
         why = why.removeprefix("ServerApp failed with exception: ")
         raise RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
-
-
-def _finish(directory: Path) -> Iterator[object]:
-    from equipoise.federation.history import History
-    from equipoise.report import rendering, statistics
-
-    compared = statistics.comparison([History.from_run(directory)])
-    yield compared
-    out.print(rendering.rich_table(compared, out.width))
-    say(f"run: {directory}\nreport: {directory / 'report.html'}")

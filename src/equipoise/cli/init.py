@@ -16,7 +16,7 @@ from rich.markup import escape
 from equipoise.cli.console import out, print_table, require_free, say
 from equipoise.cli.options import SETTINGS, TASK, help_of, option
 from equipoise.core.settings import SCENARIO
-from equipoise.data.tables.options import SHARE, Options
+from equipoise.data.tables.options import SHARE, Options, listed
 from equipoise.system import errors, own_code, places, seals, trust
 from equipoise.system.files import ANYWHERE, read_regular, write_atomically
 from equipoise.system.ranges import meaning
@@ -170,7 +170,6 @@ def _complete(options: dict[str, Any], own: UserData, parts: Parts) -> None:
 def _facts(own: UserData, parts: Parts, sets: Mapping[str, list[int]], positive: str | None) -> list[str]:
     """Sentences about the data."""
     from equipoise.data.tables.columns import counts
-    from equipoise.data.tables.options import listed
     from equipoise.metrics.groups import positive_class
 
     chosen = None if own.regression else positive_class(positive, own.classes)
@@ -210,13 +209,14 @@ def _described(own: UserData, parts: Parts, sets: Mapping[str, list[int]]) -> di
     from equipoise.data.tables.columns import counts
 
     sizes = {n: {"train": len(rows), "test": len(parts.test.get(n, []))} for n, rows in parts.train.items()}
-    about: dict[str, Any] = {"source": own.source, "layout": own.layout, "samples": len(own)}
-    about |= {"target": _target(own)} if own.regression else {"classes": counts(own.label)}
-    about |= {"features": list(own.features)}
-    about |= {"range": own.about["range"]} if "range" in own.about else {}
-    about |= {"groups": None if own.group is None else counts(own.group), "clients": sizes}
-    about |= {"validation": len(parts.validation), "tests": {name: len(rows) for name, rows in sets.items()}}
-    return {**about, "notes": [*own.notes, *parts.notes]}
+    target = {"target": _target(own)} if own.regression else {"classes": counts(own.label)}
+    return {
+        "source": own.source, "layout": own.layout, "samples": len(own), **target, "features": list(own.features),
+        **{name: own.about[name] for name in ("range",) if name in own.about},
+        "groups": None if own.group is None else counts(own.group), "clients": sizes,
+        "validation": len(parts.validation), "tests": {name: len(rows) for name, rows in sets.items()},
+        "notes": [*own.notes, *parts.notes],
+    }  # fmt: skip
 
 
 def _show(own: UserData, parts: Parts, sets: Mapping[str, list[int]], lines: list[str]) -> None:
@@ -288,11 +288,8 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
             usual[name] = "none" if about["usual"] == SCENARIO else about["usual"]
         default = f"; default: {usual[name]}" if name in usual and name not in chosen else ""
         lines += [_line(name, value, text + default, off=name not in chosen)] * bool(text)
-    lines += [
-        "",
-        f"[set]  # hyper-parameters of the method{', and options of the data' if own else ''}",
-        "# fedheal.tau = 0.4",
-    ]
+    of_data = ", and options of the data" if own else ""
+    lines += ["", f"[set]  # hyper-parameters of the method{of_data}", "# fedheal.tau = 0.4"]
     for name, column in OPTIONS.items() if own else ():
         text, example = meaning(column, numbers=regression), column.metadata["example"]
         if name in MEANINGS or name == TABLE or not text:  # which has a table of its own, or needs classes
@@ -362,10 +359,8 @@ def read(path: Path) -> dict[str, Any]:
         table.pop("tuned", None)
     settings = table.pop("set", {})
     for name in CHOSEN:
-        if not (
-            isinstance(of_methods := table.get(name, {}), dict)
-            and all(isinstance(v, dict) for v in of_methods.values())
-        ):
+        of_methods = table.get(name, {})
+        if not isinstance(of_methods, dict) or not all(isinstance(v, dict) for v in of_methods.values()):
             raise ValueError(
                 f"{path}: {name} must have a table for each method, as `equipoise tune` writes it; found {of_methods!r}."
             )

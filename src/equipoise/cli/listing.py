@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
+import equipoise as eq
 from equipoise.cli import completion
 from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, print_json, print_table
@@ -17,9 +18,6 @@ from equipoise.cli.options import Json, option
 from equipoise.system import errors, own_code
 from equipoise.system.ranges import describe
 from equipoise.system.suggestions import require_use, some
-
-if TYPE_CHECKING:
-    from equipoise.scenarios import Scenario
 
 
 def methods(
@@ -62,13 +60,11 @@ def _check(name: str | None, json_: bool) -> None:
 
 
 def _show_own(name: str) -> Iterator[object]:
-    from equipoise.federation.method import MethodError, parse
-
-    method = parse(name)  # says what is wrong, with a suggestion
+    method = eq.parse(name)  # says what is wrong, with a suggestion
     if "+" in name:
-        raise MethodError(f"{name!r} is a sum; ask for its parts one by one.")
+        raise eq.MethodError(f"{name!r} is a sum; ask for its parts one by one.")
     if not own_code.is_reference(name):
-        raise MethodError(f"{name!r} has values or a preset; ask for {own_code.split(name)[0] or method.parts[0]}.")
+        raise eq.MethodError(f"{name!r} has values or a preset; ask for {own_code.split(name)[0] or method.parts[0]}.")
     rule = method.rules[0]
     parameters = [
         {"name": f.name, "default": f.default, "values": describe(f), "search": str(f.metadata.get("search") or "")}
@@ -175,7 +171,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     out.print(escape("\n".join(said)), highlight=False)
 
 
-def _predicted(made: Scenario) -> str:
+def _predicted(made: eq.Scenario) -> str:
     """What the labels of a scenario are, with the range of numbers or the names of classes."""
     import torch
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_
 
 from typer import Argument, Option, Typer
 
+import equipoise as eq
 from equipoise.cli import completion, console
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.system import ranges, suggestions
 from equipoise.system.workers import PER_DEVICE
-
-if TYPE_CHECKING:
-    from equipoise.federation.history import History
 
 Values = Mapping[str, Any]  # what the user gave, by the names of TRAINING; None for what was not given
 
@@ -273,7 +271,7 @@ def new_labels(pairs: Sequence[str] | None, called: Mapping[str, str]) -> dict[s
     return labels
 
 
-def relabelled(histories: Sequence[History], labels: Mapping[str, str]) -> list[History]:
+def relabelled(histories: Sequence[eq.History], labels: Mapping[str, str]) -> list[eq.History]:
     """The same runs, where a label is replaced by a new one."""
     return [replace(run, meta={**run.meta, "label": labels.get(run.label, run.label)}) for run in histories]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import equipoise as eq
 from equipoise.cli import completion, console
 from equipoise.cli.options import option
 from equipoise.privacy.accounting import ACCOUNT, SENSITIVITY, account, answers, noise_for, spent, together
@@ -58,15 +59,13 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _of(run: Path) -> list[dict[str, Any]]:
     """For each number of answers in a run, how many clients gave as many; between sites, how many each may have given."""
-    from equipoise.federation.history import History
-    from equipoise.federation.method import parse
     from equipoise.methods.dp import DP
     from equipoise.records.record import line, parse_lines
 
-    history = History.from_run(run)
+    history = eq.History.from_run(run)
     method = replaced(history.method, lambda *_: "own")  # whose code is not run, and whose folder may be called a+dp
     part = re.search(r"(?<![^+ ])dp\b(:\w+)?(\([^)]*\))?", method)
-    noise = next((rule.noise for rule in parse(part[0]).rules if isinstance(rule, DP)), None) if part else None
+    noise = next((rule.noise for rule in eq.parse(part[0]).rules if isinstance(rule, DP)), None) if part else None
     if noise is None:
         raise ValueError(f"{run}: its method {history.method} adds no noise. Give a run with dp in its method.")
     old = [parse_lines(read_regular(path).decode()) for path in run.glob("metrics.*.jsonl")]

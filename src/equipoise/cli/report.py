@@ -8,6 +8,7 @@ from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import equipoise as eq
 from equipoise.cli import init, options
 from equipoise.cli.console import note, out, say
 from equipoise.cli.options import option
@@ -68,10 +69,8 @@ def report(
     require_use({"--about": page.for_ != COMMITTEE and page.about}, without="--for committee")
     options.require_text(json_, details, explain)
     words = None if page.about is None else _words(page.about)
-    from equipoise.federation.history import History
     from equipoise.records import directory, meta
-    from equipoise.report import committee, index, rendering, statistics
-    from equipoise.report.html import write
+    from equipoise.report import committee, html, index, rendering, statistics
 
     if len(directories) == 1 and (inside := directory.comparisons(directories[0])):
         of_one = {"--for": page.for_ == COMMITTEE, "--label": label, "--figures": figures, "--details": details}
@@ -84,7 +83,7 @@ def report(
         made = index.page(directories[0].resolve().name, every, pages)
         say(f"index: {made.save(page.output)}")
         return
-    recorded = [History.from_run(run) for run in directory.all_members(directories)]
+    recorded = [eq.History.from_run(run) for run in directory.all_members(directories)]
     called = {run.method: run.label for run in recorded} | {run.label: run.label for run in recorded}
     asked = {name: value for name, value in vars(changes).items() if value is not None}
     named = options.relabelled(recorded, options.new_labels(label, called))
@@ -94,7 +93,7 @@ def report(
     if page.for_ == COMMITTEE:
         written = committee.write(compared, page.output, words)
     else:
-        written = write(compared, page.output, figures=figures)
+        written = html.write(compared, page.output, figures=figures)
     yield compared.document
     out.print(rendering.rich_table(compared.document, out.width, details, explain))
     say(f"report: {written}")
@@ -102,12 +101,11 @@ def report(
 
 def _compared(folder: Path) -> Comparison | str:
     """The runs in a folder, or why they cannot be compared, such as one that has just begun."""
-    from equipoise.federation.history import History
     from equipoise.records.directory import all_members
     from equipoise.report.statistics import Comparison
 
     try:
-        return Comparison.of([History.from_run(run) for run in all_members([folder])])
+        return Comparison.of([eq.History.from_run(run) for run in all_members([folder])])
     except ValueError as error:
         return str(error)
 
@@ -164,19 +162,17 @@ def audit(
     output: Path = option(Path("audit.html"), "The page to write.", "--output -o"),
 ) -> Iterator[object]:
     """Measure how differently any model treats groups of people, from its predictions; nothing is trained."""
-    from equipoise.report.audit import SITE, audit as audited
-    from equipoise.report.page import bullets_of
-    from equipoise.report.rendering import rich_sheets
+    from equipoise.report import audit as audits, page, rendering
 
     if asked.task not in (None, "classification", "regression"):
         raise ValueError(f"--task: {unknown('task', asked.task, ('classification', 'regression'))}")
     group = asked.group[0] if asked.group and len(asked.group) == 1 else asked.group
-    made = audited(source, **{**vars(asked), "group": group, **options.reading_of(set_, READING)})
+    made = audits.audit(source, **{**vars(asked), "group": group, **options.reading_of(set_, READING)})
     written = made.save(output)
     yield made.document
     say(made.summary)
-    for shown in rich_sheets([sheet for sheet in made.page.tables if sheet.head != SITE], out.width):
+    for shown in rendering.rich_sheets([sheet for sheet in made.page.tables if sheet.head != audits.SITE], out.width):
         out.print("", shown)
-    for text in bullets_of(made.page.sections[-1]):
+    for text in page.bullets_of(made.page.sections[-1]):
         say(text)
     say(f"audit: {written}")

@@ -19,8 +19,8 @@ from equipoise.system.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from equipoise.federation.history import History
     from equipoise.report import reproduction
+    from equipoise.runs.agreement import Ended
     from equipoise.runs.experiment import PaperExperiment
     from equipoise.runs.reproduce import ReproductionPlan
 
@@ -82,9 +82,7 @@ def reproduce(
     Finished runs are not repeated, and a stopped run continues: give the same command again. Writes the table as
     Markdown, LaTeX, CSV and HTML, and figures as PDF and PNG.
     """
-    from equipoise.runs import directory as runs, reproduce as reproductions
-    from equipoise.runs.configuration import whole
-    from equipoise.runs.experiment import read_experiment
+    from equipoise.runs import configuration, directory as runs, experiment as papers, reproduce as reproductions
 
     data, embedded, rounds, jobs = asked.data, asked.embedded, asked.rounds, asked.jobs
     chosen = {f"--{key}": value for key, value in vars(asked).items() if key not in ("data", "embedded")}
@@ -94,7 +92,7 @@ def reproduce(
         yield from _list()
         return
     asked.check()
-    if dry_run and data is None and not embedded and (experiment := read_experiment(name)).reads:
+    if dry_run and data is None and not embedded and (experiment := papers.read_experiment(name)).reads:
         suggestions.require_use(chosen, without="--data DIR or --embedded")
         yield from _outline(experiment)
         return
@@ -103,7 +101,9 @@ def reproduce(
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
         settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs")}
-        settings |= {key: whole(path) for key in ("data", "weights") if (path := settings[key]) is not None}
+        settings |= {
+            key: configuration.whole(path) for key in ("data", "weights") if (path := settings[key]) is not None
+        }
         plan = reproductions.plan(name, base / "reproduce", parts=asked.part or (), rows=asked.row or (), **settings)
     if dry_run:
         yield from _show_forecast(plan, folder, jobs)
@@ -137,12 +137,11 @@ def _run_and_show(plan: ReproductionPlan, folder: Path, asked: Asked, json_: boo
 def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[ReproductionPlan, dict[tuple[str, str], str]]:
     """Choose, calibrate, and run: the plan with what was chosen, and why the cells that failed did."""
     from equipoise.report import reproduction
-    from equipoise.runs import agreement, reproduce as reproductions
-    from equipoise.runs.plan import How, at_once
+    from equipoise.runs import agreement, plan as plans, reproduce as reproductions
 
-    jobs = at_once(asked.jobs, [run.config for run in (*plan.trials, *plan.first, *plan.runs)])
+    jobs = plans.at_once(asked.jobs, [run.config for run in (*plan.trials, *plan.first, *plan.runs)])
     with counted(f"{len(plan.trials)} trial runs", "rounds", shown=not quiet) as on_progress:
-        how = How(jobs=jobs, on_progress=on_progress, lines=not quiet)
+        how = plans.How(jobs=jobs, on_progress=on_progress, lines=not quiet)
         plan = reproductions.choose(plan, **how)
         failed = {cell: plan.skipped[cell] for cell, choice in plan.chosen.items() if choice.taken is None}
         if not plan.runs:
@@ -156,9 +155,7 @@ def _run(plan: ReproductionPlan, asked: Asked, *, quiet: bool) -> tuple[Reproduc
         return plan, failed | reproductions.run(plan, **how)
 
 
-def _write(
-    plan: ReproductionPlan, result: reproduction.Result, histories: dict[tuple[str, str], list[History]], folder: Path
-) -> list[Path]:
+def _write(plan: ReproductionPlan, result: reproduction.Result, histories: Ended, folder: Path) -> list[Path]:
     """The table in four forms, the figures, and for every part the full report of its runs."""
     from equipoise.analysis import reproduced
     from equipoise.report import drawing, html, reproduced_figures, reproduction
@@ -173,7 +170,7 @@ def _write(
         histories = {cell: [h for h in runs if not agreement.division(h)] for cell, runs in histories.items()}
     histories = {(part, row): [h for h in runs if h.seed in seeds[part]] for (part, row), runs in histories.items()}
     for part in seeds:
-        of_part: list[History] = [run for (where, _), runs in histories.items() if where == part for run in runs]
+        of_part = [run for (where, _), runs in histories.items() if where == part for run in runs]
         reports[part] = f"{part}/report.html"
         html.write(of_part, folder / reports[part])
     figures: dict[str, Figure] = {}
@@ -227,30 +224,26 @@ def _outline(experiment: PaperExperiment) -> Iterator[object]:
 
 def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: str | None) -> Iterator[object]:
     """What the missing runs would take: one of every row and part is tried."""
-    from equipoise.runs import directory as runs
-    from equipoise.runs.plan import at_once
+    from equipoise.runs import directory as runs, plan as plans
 
-    n_jobs = at_once(jobs, [cell.config for cell in plan.runs])
-    lines, seconds, most = [], 0.0, 0.0
-    shown = {}
+    n_jobs = plans.at_once(jobs, [cell.config for cell in plan.runs])
     paths = {cell.path for cell in plan.runs}
     every = [*(cell for cell in plan.first if cell.path not in paths), *plan.runs]
+    lines, seconds, forecasts = [], 0.0, {}
     for trial, cell in [*((True, cell) for cell in plan.trials), *((False, cell) for cell in every)]:
         key = (cell.part, cell.row, trial)
-        if key not in shown:  # the first candidate's, for all that may be taken
+        if key not in forecasts:  # the first candidate's, for all that may be taken
             with err.status(f"Trying {cell.part}: {cell.row} ..."):
-                shown[key] = runs.plan(cell.config, folder, workers=1, progress=False)
-        forecast = shown[key]
+                forecasts[key] = runs.plan(cell.config, folder, workers=1, progress=False)
         finished = runs.finished(cell.path)
-        seconds += 0.0 if finished else forecast.seconds
-        most = max(most, forecast.needed)
+        seconds += 0.0 if finished else forecasts[key].seconds
         about = {"part": cell.part, "row": cell.row, "trial": trial, "seed": cell.seed, "finished": finished}
-        lines.append({**about, "seconds": round(forecast.seconds, 3), "memory": forecast.needed})
+        lines.append({**about, "seconds": round(forecasts[key].seconds, 3), "memory": forecasts[key].needed})
+    most = max(forecast.needed for forecast in forecasts.values())
     yield {"runs": lines, "seconds": round(seconds / n_jobs, 3), "memory": most * n_jobs, "jobs": n_jobs}
     numbers, rows = ("seeds", "finished", "minutes each", "memory each"), []
-    for key, forecast in shown.items():
-        where, row, trial = key
-        of_row = [line for line in lines if (line["part"], line["row"], line["trial"]) == key]
+    for (where, row, trial), forecast in forecasts.items():
+        of_row = [line for line in lines if (line["part"], line["row"], line["trial"]) == (where, row, trial)]
         done = sum(bool(line["finished"]) for line in of_row)
         called, needs = escape(row) + " (trial runs)" * trial, f"{forecast.needed / 2**20:,.0f} MiB"
         rows.append((where, called, str(len(of_row)), str(done), f"{forecast.seconds / 60:.1f}", needs))

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 import typer
 from rich.markup import escape
 
+import equipoise as eq
 from equipoise.cli import completion, init, options
 from equipoise.cli.console import counted, out, print_json, print_table, say
 from equipoise.cli.options import SETTINGS, Json, Place, Training, Values, option, pairs_of
+from equipoise.system import hashes, own_code
 from equipoise.system.search import read as read_space
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.text import plural, read_value
 from equipoise.system.workers import Workers, cores, loading
 
 if TYPE_CHECKING:
-    from equipoise.federation.forecast import Forecast
-    from equipoise.federation.history import History
     from equipoise.records.meta import Content
-    from equipoise.runs.choosing import Tuning
     from equipoise.runs.configuration import Layer, RunConfig
     from equipoise.runs.plan import How
 
@@ -81,10 +80,6 @@ class Choices:
             )
         return next(iter(self.of_methods), self.table["method"])
 
-    def config(self, method: str, seed: int) -> RunConfig:
-        """The configuration of a run of one of the methods, see :meth:`layered`."""
-        return self.layered(method, seed)[0]
-
     def layered(self, method: str, seed: int) -> tuple[RunConfig, dict[str, tuple[Any, str]]]:
         """The configuration of a run of one of the methods, and the origins of its values; its label is as without what was chosen for it.
 
@@ -93,10 +88,8 @@ class Choices:
         ValueError : see :func:`equipoise.runs.configuration.layered`.
         """
         from equipoise.core.rates import rate
-        from equipoise.federation.method import parse
         from equipoise.runs import choosing
         from equipoise.runs.configuration import Layer, label_of, layered, overrides_of
-        from equipoise.system import own_code
 
         named = {name: x for name, x in {"method": method, "seed": seed}.items() if x != self.table[name]}
         last = Layer(TYPED, named), Layer("", {"label": label_of(method, self.layers)})
@@ -105,7 +98,7 @@ class Choices:
         own, tuned = self.of_methods[method], cast(Any, {**self.tuned.get(method, {})})
         if seed in tuned.get("seeds", ()):
             raise ValueError(f"--seed {seed}: the settings of {method} were chosen with this seed. Take another.")
-        parse(method, {name: value for name, value in own.items() if name != "lr"})  # or what is wrong with them
+        eq.parse(method, {name: value for name, value in own.items() if name != "lr"})  # or what is wrong with them
         conditions = tuned.pop("conditions", {})
         config, origins = layered([*self.below, Layer("equipoise tune", own), *self.above, *last])
         if not tuned:
@@ -127,11 +120,13 @@ def read(given: Values, *, shared: bool = True) -> Choices:
     ValueError : a file that cannot be used, options that contradict each other, or that cannot be read.
     """
     from equipoise.runs.configuration import Layer
-    from equipoise.system import hashes
 
     file = given["config_file"]
     table = {} if file is None else init.read(file)
-    of_command, options = _settings(given["set_"])
+    either = "PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the scenario, for example clients=8"
+    pairs = pairs_of("--set", given["set_"], either)
+    hyper_parameters = {name: read_value(text) for name, text in pairs.items() if "." in name}
+    options = {name: text for name, text in pairs.items() if "." not in name}
     if (task := given["task"]) is not None:
         if "task" in options:
             raise ValueError(f"task is given twice: --task {task} and --set task={options['task']}. Leave one out.")
@@ -143,7 +138,7 @@ def read(given: Values, *, shared: bool = True) -> Choices:
         )
     if file is not None and of_methods:
         tuned = {name: {**each, "chosen": hashes.file_hash(file)} for name, each in tuned.items()}
-    typed = Layer(TYPED, {**_fields(table, options, given), **of_command}, shared)
+    typed = Layer(TYPED, {**_fields(table, options, given), **hyper_parameters}, shared)
     usual = Layer("default", {name: SETTINGS[name].default for name in ("method", "seed")})
     settings, parts = (
         Layer(str(file), {name: x for name, x in table.items() if ("." in name) is dotted}, shared=True)
@@ -161,12 +156,10 @@ def warn_of_defaults(chosen: Choices, methods: Sequence[str]) -> None:
 
 def check_parts(chosen: Choices, methods: Sequence[str]) -> None:
     """Refuse a hyper-parameter of the command whose part none of the methods has."""
-    from equipoise.federation.method import MethodError, parse
-
-    parts = {part for method in methods for part in parse(method).parts}
+    parts = {part for method in methods for part in eq.parse(method).parts}
     for key in chosen.layers[-1].table:
         if "." in key and key.split(".", 1)[0] not in parts:
-            raise MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
+            raise eq.MethodError(f"--set {key}: {key.split('.', 1)[0]!r} is not part of any of {', '.join(methods)}.")
 
 
 def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) -> dict[str, Any]:
@@ -190,14 +183,6 @@ def _fields(file: Mapping[str, Any], options: Mapping[str, str], given: Values) 
         name, bracketed = called("--network", network, "resnet10(width=64)")
         chosen |= {"network": name, "network_options": bracketed}
     return chosen
-
-
-def _settings(pairs: Sequence[str] | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read ``--set``: hyper-parameters by ``part.name``, and options of the scenario by name, as they are written."""
-    either = "PART.NAME=VALUE, for example fedheal.tau=0.4, or NAME=VALUE for an option of the scenario, for example clients=8"
-    values = pairs_of("--set", pairs, either)
-    hyper_parameters = {key: read_value(text) for key, text in values.items() if "." in key}
-    return hyper_parameters, {key: text for key, text in values.items() if "." not in key}
 
 
 def run(
@@ -286,8 +271,7 @@ def compare(
     require_use({} if first.draws else {"--by": first.by, "--search": first.search}, without="--tune 16")
     with started(given, jobs, len(methods) * max(seeds, first.draws or 1), place) as kept:
         with loading():
-            from equipoise.runs import plan
-            from equipoise.runs.tracking import Tracking
+            from equipoise.runs import choosing, plan, tracking
 
         chosen = read(vars(given))
         bound = [name for name in ("standalone", "centralised") if bounds and name not in methods]
@@ -295,13 +279,18 @@ def compare(
         warn_of_defaults(chosen, methods)
         directory = place.folder(f"compare-{chosen.table['scenario']}")
         if first.draws is not None:
-            how = plan.How(jobs=jobs, lines=not output.json_, workers=kept)
-            chosen = tuned_choices(methods, chosen, first, directory, **how)
-        configs = [chosen.config(method, k) for method in (*methods, *bound) for k in range(seeds)]
+            folder, how = directory / choosing.FOLDER, plan.How(jobs=jobs, lines=not output.json_, workers=kept)
+            tuning = choose(methods, chosen, first, folder, **how)
+            if not output.json_:
+                show(tuning.document(), folder)
+            tuned = {method: tuning.tuned(method) for method in methods}
+            # the search began at the given rate, so what it chose is above all else
+            chosen = replace(chosen, below=chosen.layers, above=(), of_methods=tuning.settings(), tuned=tuned)
+        configs = [chosen.layered(method, k)[0] for method in (*methods, *bound) for k in range(seeds)]
         labels = _labels(output.label, dict(zip((*methods, *bound), configs[::seeds], strict=True)))
         _say_data(configs[0], chosen, output.json_)
         shown = counted(f"{len(configs)} runs", "rounds", shown=not output.json_)
-        with Tracking(directory, configs[0].track), shown as on_progress:
+        with tracking.Tracking(directory, configs[0].track), shown as on_progress:
             how = plan.How(jobs=jobs, on_progress=on_progress, lines=not output.json_, workers=kept)
             histories = plan.compare(configs, directory, **how)
     _show_results(options.relabelled(histories, labels), directory, output)
@@ -359,15 +348,14 @@ def resume(
     shown: options.Shown,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
-    from equipoise.runs.directory import load
-    from equipoise.runs.tracking import Tracking
+    from equipoise.runs import directory as runs, tracking
 
     json_ = shown.json_
     asked = {"--details": shown.details, "--explain": shown.explain}
     require_use({name: on and (quiet or json_) for name, on in asked.items()}, together="--quiet or --json")
-    if not (quiet or json_ or track) and (before := load(directory).track):
+    if not (quiet or json_ or track) and (before := runs.load(directory).track):
         say(f"The run names the tracker {before}. To send its rounds there, add: --track {shlex.quote(before)}")
-    with Tracking(directory, track):
+    with tracking.Tracking(directory, track):
         given = {name: value for name, value in vars(how).items() if value is not None}
         history = _execute(directory, quiet=quiet or json_, **given)
         if json_ or not quiet:
@@ -375,7 +363,7 @@ def resume(
             _show_results([history], directory, output)
 
 
-def _execute(directory: Path, *, quiet: bool, **given: Any) -> History:
+def _execute(directory: Path, *, quiet: bool, **given: Any) -> eq.History:
     from equipoise.runs import directory as runs
 
     finished = runs.finished(directory) and not {"from_round", "data"} & given.keys()
@@ -385,16 +373,16 @@ def _execute(directory: Path, *, quiet: bool, **given: Any) -> History:
     return history
 
 
-def _show_results(histories: list[History], directory: Path, output: options.Output) -> None:
-    from equipoise.report import html, statistics
-    from equipoise.report.rendering import rich_table
+def _show_results(histories: list[eq.History], directory: Path, output: options.Output) -> None:
+    from equipoise.report import html, rendering, statistics
 
     with shown_again(directory):
         compared = statistics.Comparison.of(histories)
         written = html.write(compared, directory / "report.html", figures=output.figures) if output.report else None
-        table = None if output.json_ else rich_table(compared.document, out.width, output.details, output.explain)
+        document = compared.document
+        table = None if output.json_ else rendering.rich_table(document, out.width, output.details, output.explain)
     if output.json_:
-        print_json(compared.document)
+        print_json(document)
         return
     for line in histories[0].meta.get("header", []) if len(histories) == 1 else []:
         if any(note in line for note in compared["notes"]):  # which is below the table
@@ -420,7 +408,7 @@ def shown_again(directory: Path) -> Iterator[None]:
         raise
 
 
-def _show_forecast(forecast: Forecast, origins: Mapping[str, tuple[Any, str]], json_: bool) -> None:
+def _show_forecast(forecast: eq.Forecast, origins: Mapping[str, tuple[Any, str]], json_: bool) -> None:
     """Print the settings of a run with their origins, and what it would take; an error if that does not fit."""
     if json_:
         settings = {name: {"value": value, "origin": origin} for name, (value, origin) in origins.items() if origin}
@@ -433,7 +421,7 @@ def _show_forecast(forecast: Forecast, origins: Mapping[str, tuple[Any, str]], j
     forecast.check()
 
 
-def _who_trained(history: History, attendance: Any) -> str:
+def _who_trained(history: eq.History, attendance: Any) -> str:
     """A line about clients that come and go."""
     trained, late, dropped, absent, _ = ((attendance == k).sum(0) for k in range(5))
     return (
@@ -443,7 +431,7 @@ def _who_trained(history: History, attendance: Any) -> str:
     )
 
 
-def _quarantined(history: History) -> list[str]:
+def _quarantined(history: eq.History) -> list[str]:
     """A line for every reason for which updates were refused: whose, and when."""
     refused: dict[str, tuple[dict[str, None], list[int], str]] = {}
     for record in history.records:
@@ -510,22 +498,9 @@ def started(given: Training, jobs: str | None, runs: int, place: Place) -> Worke
     return Workers(min(int(jobs) if jobs and jobs.isdecimal() else fitting, runs))
 
 
-def tuned_choices(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Any) -> Choices:
-    """The same with settings that are chosen first, in a folder of a comparison's directory."""
-    from equipoise.runs.choosing import FOLDER
-
-    tuning = choose(methods, chosen, asked, directory / FOLDER, **how)
-    if how["lines"]:
-        show(tuning.document(), directory / FOLDER)
-    of_methods, tuned = tuning.settings(), {method: tuning.tuned(method) for method in methods}
-    # the search began at the given rate, so what it chose is above all else
-    return replace(chosen, below=chosen.layers, above=(), of_methods=of_methods, tuned=tuned)
-
-
-def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> Tuning:
+def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> eq.Tuning:
     """Choose the settings of some methods in a directory, with a progress bar if there are ``lines``."""
-    from equipoise.runs import choosing
-    from equipoise.runs.configuration import Layer
+    from equipoise.runs import choosing, configuration
 
     if chosen.of_methods:
         raise ValueError("--config: the settings in the file are chosen already. Leave out the file, or --tune.")
@@ -535,7 +510,8 @@ def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: 
     spaces = {name: read_space(name, text) for name, text in pairs_of("--search", asked.search).items()}
     shared = {name: value for name, value in chosen.table.items() if name not in ("method", "seed")}
     validation = {"validation": shared.pop("validation")} if "validation" in shared else {}
-    candidates = choosing.Candidates({method: method for method in methods}, Layer("", shared, shared=True), spaces)
+    layer = configuration.Layer("", shared, shared=True)
+    candidates = choosing.Candidates({method: method for method in methods}, layer, spaces)
     choosing.require_models(str(asked.by), candidates.parsed)
     budget = {key: value for key, value in vars(asked).items() if key != "search" and value is not None}
     given = choosing.Budget(**budget, **validation)
@@ -577,10 +553,8 @@ def benchmark(
     json_: Json = False,
 ) -> Iterator[object]:
     """Tune and test the methods of a suite on all of its scenarios alike, and write the leaderboard."""
-    from equipoise.report.leaderboard import leaderboard
-    from equipoise.report.rendering import rich_sheets
-    from equipoise.runs import benchmark as suites
-    from equipoise.runs.directory import slug
+    from equipoise.report import leaderboard, rendering
+    from equipoise.runs import benchmark as suites, directory as runs
 
     submitted = words[1:] if words[0] == SUBMIT else []
     if words[0] == SUBMIT and not submitted:
@@ -591,17 +565,17 @@ def benchmark(
         )
     called = (suite or "fair-small") if submitted else words[0]
     chosen = suites.read_suite(called)
-    directory = place.base / (place.name or slug(Path(called).stem if called.endswith(".toml") else called))
+    directory = place.base / (place.name or runs.slug(Path(called).stem if called.endswith(".toml") else called))
     with counted("", "rounds", shown=not json_) as on_progress:
         where = {name: value for name, value in (("on", on), ("devices", devices)) if value is not None}
         how: dict[str, Any] = {"jobs": jobs, "on_progress": on_progress, "lines": not json_, "retry": retry}
         suites.run(chosen, directory, methods=submitted, shard=suites.shard_of(shard), where=where, **how)
     results = suites.document(chosen, directory, submitted)
-    board = leaderboard(results)
+    board = leaderboard.leaderboard(results)
     path = board.save(directory / "leaderboard.html")
     yield results | board.as_dict
     say(board.headline)
-    for table in rich_sheets(board.sheets(), out.width):
+    for table in rendering.rich_sheets(board.sheets(), out.width):
         out.print("", table)
     for gap in board.gaps:
         say(gap)

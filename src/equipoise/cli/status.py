@@ -120,17 +120,14 @@ def _cells(run: RunStatus, common: str) -> list[str]:
 
 def _row(run: RunStatus) -> dict[str, Any]:
     at = run.standing
-    row: dict[str, Any] = {
-        "directory": run.directory.as_posix(),
-        "method": run.method,
-        "seed": run.seed,
-        "state": run.state,
-    }
-    row |= {"process": run.process, "round": at.round, "rounds": at.rounds}
-    row |= {at.measure.name: at.mean, f"{at.measure.name}_of": at.over or None}
-    row |= {"worst": at.worst, "worst_of": at.worst_of or None, "learning_rate": run.lr or None}
-    row |= {"seconds_per_round": at.seconds, "last_round_ended": _utc(run.written), "ends_about": _utc(run.ends)}
-    return {**row, "why": run.why or None}
+    return {
+        "directory": run.directory.as_posix(), "method": run.method, "seed": run.seed, "state": run.state,
+        "process": run.process, "round": at.round, "rounds": at.rounds,
+        at.measure.name: at.mean, f"{at.measure.name}_of": at.over or None,
+        "worst": at.worst, "worst_of": at.worst_of or None, "learning_rate": run.lr or None,
+        "seconds_per_round": at.seconds, "last_round_ended": _utc(run.written), "ends_about": _utc(run.ends),
+        "why": run.why or None,
+    }  # fmt: skip
 
 
 def _utc(seconds: float | None) -> str | None:

@@ -16,9 +16,11 @@ from equipoise.report.reproduction import AVERAGED, FEW, LEAST, STATISTICS, Judg
 from equipoise.runs.experiment import Claim, ColumnGroup
 from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
 from equipoise.scenarios import DATA_SEED
+from equipoise.system.grouping import grouped
 from equipoise.system.text import plural
 
 Ended = Mapping[tuple[str, str], Sequence[History]]  # the finished runs, by part and row
+Entries = Mapping[tuple[str, str], ReproducedValue]  # the cells of a part, by row and column
 Reasons = Mapping[tuple[str, str], str]  # why cells have no numbers, by part and row
 
 
@@ -63,7 +65,8 @@ def collect(planned: ReproductionPlan, failed: Reasons | None = None, ended: End
         title=f"{experiment.paper}: {experiment.title}", citation=experiment.citation, about=" ".join(experiment.about.split()),
         note=note, embedded=planned.embedded or paper_elsewhere, parts=tuple(shown), ours=tuple((c.what, c.why) for c in experiment.ours),
         settings={part: _settings(planned, part) for part in dict.fromkeys(cell.part for cell in planned.runs)},
-        claims=tuple(_judged(planned, reasons, ended)), chosen=tuple(planned.chosen.values()), reads=planned.reads,
+        claims=tuple(_judgement(planned, claim, part, reasons, ended) for claim in experiment.claim for part in experiment.claimed(claim)),
+        chosen=tuple(planned.chosen.values()), reads=planned.reads,
         calibrated=tuple(calibrated(planned, failed or {})),
     )  # fmt: skip
 
@@ -111,9 +114,7 @@ def _units(pairs: Iterable[tuple[int | None, float]]) -> tuple[list[float], floa
 
     Also the standard deviation within a division, pooled over them; NaN unless there are several with several values.
     """
-    groups: dict[int | None, list[float]] = {}
-    for where, number in pairs:
-        groups.setdefault(where, []).append(number)
+    groups = grouped(pairs)
     if len(groups) < 2:
         return [number for group in groups.values() for number in group], math.nan
     free = sum(len(group) - 1 for group in groups.values())
@@ -168,16 +169,10 @@ def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[reproduct
         yield reproduction.Calibrated(part, row, by.column, entry, next(iter(reasons), ""))
 
 
-def _judged(planned: ReproductionPlan, reasons: Reasons, ended: Ended) -> Iterator[JudgedClaim]:
-    """Every claim in every part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
-    for claim in planned.experiment.claim:
-        for part in planned.experiment.claimed(claim):
-            yield _judgement(planned, claim, part, reasons, ended)
-
-
 def _judgement(
     planned: ReproductionPlan, claim: Claim, part: ColumnGroup, reasons: Reasons, ended: Ended
 ) -> JudgedClaim:
+    """A claim in a part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
     experiment, seeds = planned.experiment, planned.seeds(part.name, claim.rows)
     cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
     paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
@@ -195,7 +190,7 @@ def _judgement(
         undecided = (
             _open(planned, claim, part.name, paths)
             or "not all of these runs saw the same data" * _changed(cells, ended)
-            or _useless(runs)
+            or "; ".join(f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure()))
             or _incomplete(len(differences), asked, broken)
         )
     return JudgedClaim(
@@ -203,11 +198,6 @@ def _judgement(
         claim.direction, claim.margin, divisions if divisions > 1 else asked,
         judge(_units(differences)[0], claim.direction, claim.margin or 0.0), undecided,
     )  # fmt: skip
-
-
-def _useless(runs: Iterable[Iterable[History]]) -> str:
-    """Which runs failed, and why."""
-    return "; ".join(f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure()))
 
 
 def _incomplete(n: int, asked: int, broken: Sequence[str]) -> str:
@@ -237,21 +227,15 @@ def _open(planned: ReproductionPlan, claim: Claim, part: str, paths: Mapping[str
 
 def _measured(columns: Mapping[str, str]) -> str:
     """In which unit and rounds the numbers of columns are, by what the file says of them."""
-    columns_by_unit: dict[str, list[str]] = {}
-    for column, spec in columns.items():
-        statistic = STATISTICS.get(spec.split(" ")[0])
-        columns_by_unit.setdefault(AVERAGED if statistic is None else statistic.measured, []).append(column)
+    statistics = {column: STATISTICS.get(spec.split(" ")[0]) for column, spec in columns.items()}
+    columns_by_unit = grouped((AVERAGED if s is None else s.measured, column) for column, s in statistics.items())
     if len(columns_by_unit) == 1:
         return next(iter(columns_by_unit))
     return "; ".join(f"{', '.join(names)} {how}" for how, names in columns_by_unit.items())
 
 
 def _doubts(
-    planned: ReproductionPlan,
-    part: str,
-    entries: Mapping[tuple[str, str], ReproducedValue],
-    of_part: Mapping[str, Sequence[History]],
-    ended: Ended,
+    planned: ReproductionPlan, part: str, entries: Entries, of_part: Mapping[str, Sequence[History]], ended: Ended
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""
     cells = [cell for cell in planned.runs if cell.part == part]
@@ -283,13 +267,16 @@ def _doubts(
 
 def _changed(cells: Sequence[PlannedRun], ended: Ended) -> bool:
     """Whether runs of one seed, one division and the same options saw different data."""
-    trained: dict[str, set[str]] = {}
-    for cell in cells:
-        for history in ended.get((cell.part, cell.row), ()):
-            if (history.seed, division(history)) == (cell.seed, cell.config.scenario_options.get(DATA_SEED)):
-                same = json.dumps([cell.config.scenario_options, cell.seed], sort_keys=True)
-                trained.setdefault(same, set()).add(str(history.meta.get("data", {}).get("sha256")))
-    return any(len(hashes) > 1 for hashes in trained.values())
+    trained = grouped(
+        (
+            json.dumps([cell.config.scenario_options, cell.seed], sort_keys=True),
+            history.meta.get("data", {}).get("sha256"),
+        )
+        for cell in cells
+        for history in ended.get((cell.part, cell.row), ())
+        if (history.seed, division(history)) == (cell.seed, cell.config.scenario_options.get(DATA_SEED))
+    )
+    return any(len({*map(str, hashes)}) > 1 for hashes in trained.values())
 
 
 def _settings(planned: ReproductionPlan, part: str) -> str:

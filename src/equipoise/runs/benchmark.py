@@ -134,11 +134,12 @@ def _problems(suite: Suite) -> Iterator[str]:
             for key in [key for key in getattr(part, table) if key not in keys]:
                 problem = f"{unknown('key', key, sorted(keys))} {_place(key, options)}".strip()
                 yield f"scenario {part.name}: {table}: {problem}"
-        if part.data is None and _lacks_data(part):
-            files, example = (
-                ", ".join(SCENARIOS[part.scenario].reads),
-                "table.csv" if part.scenario == "own" else "data",
-            )
+        try:
+            if part.data is None:
+                scenarios.folder(part.scenario, None)
+        except ValueError:
+            files = ", ".join(SCENARIOS[part.scenario].reads)
+            example = "table.csv" if part.scenario == "own" else "data"
             yield f'scenario {part.name} reads {files}: state where the files are, data = "{example}" for example.'
         try:
             described[part.name] = scenarios.describe(part.scenario, part.data, **part.options)
@@ -165,15 +166,6 @@ def _problems(suite: Suite) -> Iterator[str]:
 def _plain(part: Part) -> RunConfig:
     """A run on a scenario of a suite, by a method that is none of the user's own."""
     return Cell(part, "fedavg", Path()).candidates(["fedavg"]).config("fedavg", {})
-
-
-def _lacks_data(part: Part) -> bool:
-    """Whether its scenario reads files that the user must name."""
-    try:
-        scenarios.folder(part.scenario, None)
-    except ValueError:
-        return True
-    return False
 
 
 def _key(content: Content, place: Sequence[int | str]) -> tuple[str, Iterable[str]]:

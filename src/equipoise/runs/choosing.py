@@ -39,8 +39,7 @@ from equipoise.runs import directory as runs, unchanged
 from equipoise.runs.configuration import FLOWER, Layer, RunConfig, configure, layered, overrides_of, stacked
 from equipoise.runs.plan import Cell, How, Outcome, at_once, finish
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
-from equipoise.system import files, grouping, hashes, own_code, places, seals, suggestions, trust
-from equipoise.system.claims import claimed
+from equipoise.system import claims, files, grouping, hashes, own_code, places, seals, suggestions, trust
 from equipoise.system.errors import CODE, SETTINGS, RunError
 from equipoise.system.ranges import check_fields, choice, fitting as fitting_space, marked, number, setting
 from equipoise.system.search import Interval, Space, log_uniform, share
@@ -58,6 +57,7 @@ TRIAL: Final = "trial"  # kind of errors: a trial failed for another reason than
 FOLDER: Final = "choosing"  # of a comparison whose settings are chosen
 BY_LAST: Final = "settings are chosen by the last rounds, the same for all draws"
 
+Spaces = Mapping[str, Mapping[str, Space]]  # by label and name, where settings are searched
 Configure = Callable[..., Any]  # of a label, settings by name and a seed
 
 
@@ -131,9 +131,9 @@ class Result:
     seconds: float = 0.0
 
 
-Train = Callable[
-    [Sequence[Trial], int, bool], Mapping[Trial, Sequence[Outcome]]
-]  # up to a round, or without each client
+TrainCells = Callable[[Sequence[Cell]], Iterable[Outcome]]
+# up to a round, or without each client
+Train = Callable[[Sequence[Trial], int, bool], Mapping[Trial, Sequence[Outcome]]]
 
 
 def shown(value: object) -> str:
@@ -375,13 +375,10 @@ class Tuning:
         chosen = self.choices[label]
         trials = []
         for tried in chosen.tried:
-            about = {
-                "draw": tried.trial.draw,
-                "settings": {**tried.trial.settings},
-                "failed": tried.last.failed or None,
-            }
+            trial, last = tried.trial, tried.last
+            about = {"draw": trial.draw, "settings": {**trial.settings}, "failed": last.failed or None}
             rungs = [{"rounds": r.rounds, **{n: _number(x) for n, x in r.scores.items()}} for r in tried.results]
-            trials.append({**about, "seconds": round(tried.last.seconds, 3), "rungs": rungs})
+            trials.append({**about, "seconds": round(last.seconds, 3), "rungs": rungs})
         return {
             "score": None,
             "default": None,
@@ -418,13 +415,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def decide(
-    spaces: Mapping[str, Mapping[str, Space]],
-    rates: Mapping[str, Any],
-    budget: Budget,
-    rounds: int,
-    train: Train,
-) -> Tuning:
+def decide(spaces: Spaces, rates: Mapping[str, Any], budget: Budget, rounds: int, train: Train) -> Tuning:
     """Choose settings for every method.
 
     Parameters
@@ -729,26 +720,21 @@ class Subject:
     sealed : what makes configurations of runs that choose; an error if the data are not as the budget needs them.
     without : by the name of each client, what makes those of runs on the data of the others.
     conditions : by label what the choice depends on, of runs in a folder.
+    shared : what a file with the choices has of all methods.
     """
 
     methods: Mapping[str, Method]
-    spaces: Mapping[str, Mapping[str, Space]]
+    spaces: Spaces
     rates: Mapping[str, Any]
     rounds: int
     sealed: Callable[[Budget], Configure]
     without: Callable[[Budget], Mapping[str, Configure]]
     conditions: Callable[[Budget, Path], Mapping[str, Content]]
+    shared: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choose(
-    subject: Subject,
-    budget: Budget,
-    base: Path,
-    train: Callable[[Sequence[Cell]], Iterable[Outcome]],
-    shared: Mapping[str, Any],
-    *,
-    folder: Path | None = None,
-    page: bool = True,
+    subject: Subject, budget: Budget, base: Path, train: TrainCells, folder: Path | None = None, *, page: bool = True
 ) -> Tuning:
     """Choose the settings of every method, and write them to ``base``; the same call continues after a stop, bit for bit.
 
@@ -758,7 +744,6 @@ def choose(
     budget : how many draws, and by what they are judged.
     base : the directory of the choice.
     train : trains cells, or continues them, and returns their outcomes.
-    shared : what a file with the choices has of all methods.
     folder : where the runs are kept, which other choices use, too; None: in ``base``.
     page : whether to write a page with all draws.
 
@@ -780,10 +765,10 @@ def choose(
             cells.append(Cell(trial, config, _place(runs_in, trial, f"{seed}{name}"), until))
         return _by_trial([*train(cells)])
 
-    with claimed(base):
+    with claims.claimed(base):
         chosen = decide(subject.spaces, subject.rates, budget, rounds, advance)
         chosen = replace(chosen, methods=methods, conditions=subject.conditions(budget, runs_in))
-        return write(chosen, base, shared, page=page)
+        return write(chosen, base, subject.shared, page=page)
 
 
 def choose_in_processes(
@@ -802,8 +787,7 @@ def choose_in_processes(
     plain, rounds, done = candidates.plain, candidates.first.rounds, 0
     rates = {label: config.lr for label, config in plain.items()}
     of_data = candidates.sealed, candidates.without, candidates.conditions
-    subject = Subject(methods, spaces, rates, rounds, *of_data)
-
+    subject = Subject(methods, spaces, rates, rounds, *of_data, candidates.file())
     workers, on_progress = how.get("workers"), how.get("on_progress")
 
     def train(cells: Sequence[Cell]) -> list[Outcome]:
@@ -819,7 +803,7 @@ def choose_in_processes(
 
     with nullcontext(workers) if workers else Workers() as kept:
         how |= {"jobs": at_once(how.get("jobs"), [*plain.values()]), "workers": kept}
-        return choose(subject, budget, base, train, candidates.file(), folder=folder)
+        return choose(subject, budget, base, train, folder)
 
 
 def _trained(cells: Sequence[Cell], how: How) -> list[Outcome]:

@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,7 @@ from equipoise.records.record import Record
 from equipoise.runs import unchanged
 from equipoise.runs.configuration import FLOWER, RunConfig, RunError, whole
 from equipoise.scenarios import Scenario
-from equipoise.system import environment, hashes, own_code, places, ranges, suggestions, trust
-from equipoise.system.claims import claimed
+from equipoise.system import claims, environment, hashes, own_code, places, ranges, suggestions, trust
 from equipoise.system.files import cache_directory, locked, read_regular, require_own, sweep, write_atomically
 from equipoise.system.seals import open_toml, sealed_json, sealed_text
 from equipoise.system.text import Said, key_of, plural
@@ -274,12 +274,14 @@ def check_networks(configs: Sequence[RunConfig]) -> None:
 
 
 def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
-    # the device of another place is not here
-    first = configs[0] if configs[0].on is None else replace(configs[0], device="cpu")
+    first = configs[0]
+    if first.on is not None:  # whose device is not here
+        first = replace(first, device="cpu")
     names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
-    of_run: dict[str, Any] = {"lr": first.solver.lr, "head": first.head, "task": _task(first, data)}
-    first_client = list(data.clients[:1]), first.settings, list(names[:1])
-    inputs = frame(net, *first_client, tests={}, transform=data.transform, **of_run)
+    inputs = frame(
+        net, data.clients[:1], first.settings, names[:1],
+        lr=first.solver.lr, tests={}, transform=data.transform, head=first.head, task=_task(first, data),
+    )  # fmt: skip
     sizes = {name: len(y) for name, y in zip(names, _trained_on(first, data), strict=True)}
     for config in configs:
         method = parse(config.method)
@@ -365,23 +367,20 @@ def federation(
     if trains:
         _check_memory(config, data, net)
     tests, client_tests = data.test_sets
-    same: dict[str, Any] = {"tests": tests, "transform": data.transform, "task": _task(config, data)}
-    same |= {"names": data.client_names, "groups": data.client_groups, "workers": workers or cores()}
-    same |= {"server_validation": data.server_validation, "collaborative": data.collaborative}
-    same |= {"classes": data.classes or None, "attributes": data.attributes or None}
-    same |= {"head": config.head, "positive": config.positive, "least_group": config.least_group}
-    same["measures"] = (*data.measures, *several(config.measures or ()))
-    settings = config.settings
+    settings, make = config.settings, partial(Federation, client_tests=client_tests, select=config.select)
     if config.engine == FLOWER and directory is not None:
-        states = directory / "sites"
-        fed = flower.in_process(
-            net, data.holders, config.method, config.solver, states=states, settings=settings, **same
-        )
-        return fed, data
-    if config.engine == FLOWER:  # to look at: it asks one client after the other, too
+        make = partial(flower.in_process, states=directory / "sites")
+    elif config.engine == FLOWER:  # to look at: it asks one client after the other, too
         settings = replace(settings, engine="sequential")
-    same |= {"client_tests": client_tests, "select": config.select}
-    return Federation(net, data.holders, config.method, config.solver, settings=settings, **same), data
+    fed = make(
+        net, data.holders, config.method, config.solver, settings=settings, workers=workers or cores(),
+        tests=tests, transform=data.transform, task=_task(config, data), head=config.head,
+        names=data.client_names, groups=data.client_groups, attributes=data.attributes or None,
+        measures=(*data.measures, *several(config.measures or ())), classes=data.classes or None,
+        positive=config.positive, least_group=config.least_group,
+        server_validation=data.server_validation, collaborative=data.collaborative,
+    )  # fmt: skip
+    return fed, data
 
 
 def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:
@@ -499,7 +498,7 @@ def execute(
         return history
     config = located(directory, data)
     unchanged.check(config, directory, says=False)  # the checkpoint says it
-    with claimed(directory), noting_failure(directory):
+    with claims.claimed(directory), noting_failure(directory):
         config = replace(config, **changes)
         sweep(directory)
         torch.set_num_threads(config.threads)

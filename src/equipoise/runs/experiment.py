@@ -287,7 +287,9 @@ def read_experiment(name: str) -> PaperExperiment:
         experiment = PaperExperiment(**_written(name))
     except ValidationError as error:
         raise InputError(f"{name}: {faults(PaperExperiment, error)}") from None
-    _check(name, experiment)
+    for wrong in (_wrong_names, _wrong_settings, _wrong_columns, _wrong_choices, _wrong_claims):
+        for problem in wrong(experiment):
+            raise InputError(f"{name}: {problem}")
     return experiment
 
 
@@ -345,13 +347,6 @@ def _completed(own: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
         both = {key for key in own.keys() & other.keys() if isinstance(own[key], dict) and isinstance(other[key], dict)}
         own = other | own | {key: _completed(own[key], other[key]) for key in both}
     return own
-
-
-def _check(name: str, experiment: PaperExperiment) -> None:
-    """Require names of their own, and columns and parts that exist."""
-    for wrong in (_wrong_names, _wrong_settings, _wrong_columns, _wrong_choices, _wrong_claims):
-        for problem in wrong(experiment):
-            raise InputError(f"{name}: {problem}")
 
 
 def strange(where: str, kind: str, names: Iterable[str], allowed: Collection[str]) -> Iterator[str]:

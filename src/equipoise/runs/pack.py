@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -62,19 +62,16 @@ done
 
 
 # making one
-@dataclass
-class Contents:
-    """What goes into a pack: the bytes, or the place, of every file by its name there, and what is said of each."""
+# of every file, by its name in the pack: what it is, and its bytes, or its place
+Contents = dict[str, tuple[str, bytes | Path]]
 
-    files: dict[str, bytes | Path] = field(default_factory=dict)
-    kinds: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, content: bytes | str | Path, what: str) -> None:
-        """Add a file."""
-        content = content.encode() if isinstance(content, str) else content
-        if name in self.files and _bytes(self.files[name]) != _bytes(content):
-            raise RunError(f"Two different files would be {name} in the pack. Rename one of them.")
-        self.files[name], self.kinds[name] = content, what
+def _add(contents: Contents, name: str, content: bytes | str | Path, sort: str) -> None:
+    """Add a file to what goes into a pack."""
+    content = content.encode() if isinstance(content, str) else content
+    if name in contents and _bytes(contents[name][1]) != _bytes(content):
+        raise RunError(f"Two different files would be {name} in the pack. Rename one of them.")
+    contents[name] = sort, content
 
 
 def pack(directory: Path, output: Path, *, with_data: bool = False, include: Sequence[Path] = ()) -> dict[str, Any]:
@@ -96,20 +93,20 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
         entry, project = _add_run(contents, path, where, with_data)
         entries.append(entry)
     if (directory / ORDER).exists():
-        contents.add(f"runs/{directory.absolute().name}/{ORDER}", read_regular(directory / ORDER), "run")
+        _add(contents, f"runs/{directory.absolute().name}/{ORDER}", read_regular(directory / ORDER), "run")
     if (choice := directory / FOLDER / TUNING).exists():
-        contents.add(f"runs/{directory.absolute().name}/{FOLDER}/{TUNING}", read_regular(choice, directory), "choice")
+        _add(contents, f"runs/{directory.absolute().name}/{FOLDER}/{TUNING}", read_regular(choice, directory), "choice")
     for path in include:
         _add_tree(contents, path, _inside(path, project), "included")
-    contents.add(f"runs/{directory.absolute().name}/{REPORT}", _report(contents, entries), "report")
+    _add(contents, f"runs/{directory.absolute().name}/{REPORT}", _report(contents, entries), "report")
     rerun = [entry["path"] for entry in entries if entry["again"]]
     if rerun:
-        contents.add(RERUN, SCRIPT.format(runs=" ".join(map(shlex.quote, rerun))), "script")
-    contents.add(CONSTRAINTS, _constraints([entry["versions"] for entry in entries]), "versions")
+        _add(contents, RERUN, SCRIPT.format(runs=" ".join(map(shlex.quote, rerun))), "script")
+    _add(contents, CONSTRAINTS, _constraints([entry["versions"] for entry in entries]), "versions")
     listed = {}
-    for name in sorted(contents.files):
-        content = _bytes(contents.files[name])
-        listed[name] = {"kind": contents.kinds[name], "bytes": len(content), "sha256": _sha(content)}
+    for name, (sort, origin) in sorted(contents.items()):
+        content = _bytes(origin)
+        listed[name] = {"kind": sort, "bytes": len(content), "sha256": _sha(content)}
     about = {"format": FORMAT, "runs": entries, "files": listed}
     made = BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as file:
@@ -117,7 +114,7 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
             member = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             member.external_attr = (0o755 if name == RERUN else 0o644) << 16
             member.compress_type, member.create_system = zipfile.ZIP_DEFLATED, 3
-            file.writestr(member, sealed_json(about) if name == ABOUT else _bytes(contents.files[name]))
+            file.writestr(member, sealed_json(about) if name == ABOUT else _bytes(contents[name][1]))
     packed = made.getvalue()
     write_atomically(output, packed)
     return {**about, "sha256": _sha(packed), "bytes": len(packed)}
@@ -142,14 +139,14 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
         )
         inside.pop("track", None)  # where the records were sent is nobody's business
         up = "/".join([".."] * len(PurePosixPath(where).parts))
-        contents.add(f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
+        _add(contents, f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
     if noted := places.private(manifest(path), names, project):
-        contents.add(f"{where}/{MANIFEST}", sealed_json(noted), "run")
+        _add(contents, f"{where}/{MANIFEST}", sealed_json(noted), "run")
     records = places.private(list(history.records), names, project)
-    contents.add(f"{where}/{METRICS}", "".join(lines(records)), "run")
+    _add(contents, f"{where}/{METRICS}", "".join(lines(records)), "run")
     for name in KEPT:
         if (path / name).exists():
-            contents.add(f"{where}/{name}", read_regular(path / name), "run")
+            _add(contents, f"{where}/{name}", read_regular(path / name), "run")
     entry = {"path": where, "method": history.label, "seed": history.seed, "rounds": len(history)}
     # a program of the user's made those that cannot be made again
     entry |= {"again": not of_python, "data": data, "state": _state(path)}
@@ -178,7 +175,7 @@ def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str
                     f"{file} is not among the code that the run was begun with. Look at it, and give it with --include if the run needs it."
                 )
             names.setdefault(str(file), name)
-            contents.add(names[str(file)], content, "code")
+            _add(contents, names[str(file)], content, "code")
     return names
 
 
@@ -202,14 +199,14 @@ def _data(
     return {"name": _named(own_code.short(config.data), names, project), "inside": with_data or apart}
 
 
-def _add_tree(contents: Contents, path: Path, name: str, what: str) -> None:
+def _add_tree(contents: Contents, path: Path, name: str, sort: str) -> None:
     """Add a file, or all files of a folder."""
     if not path.exists():
         raise RunError(f"{path} does not exist. Correct --include.")
     inside = sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir()) if path.is_dir() else [path]
     for file in inside:
         inner = "" if file == path else f"/{file.relative_to(path).as_posix()}"
-        contents.add(f"{name}{inner}", real_path(file, path), what)
+        _add(contents, f"{name}{inner}", real_path(file, path), sort)
 
 
 def _inside(path: Path, project: Path) -> str:
@@ -225,8 +222,8 @@ def _named(path: str, names: Mapping[str, str], project: Path) -> str:
 def _report(contents: Contents, entries: Sequence[Mapping[str, Any]]) -> bytes:
     """The report of the runs as they are in the pack; that in their directory may be of an earlier version, which named folders."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in contents.files.items():
-            if contents.kinds[name] == "run":
+        for name, (sort, content) in contents.items():
+            if sort == "run":
                 write_atomically(Path(folder) / name, _bytes(content))
         histories = [History.from_run(Path(folder) / entry["path"]) for entry in entries]
         return write_report(histories, Path(folder) / REPORT).read_bytes()
@@ -373,10 +370,8 @@ def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
     """Require that the records are whole, and that the numbers of a run are those of its records."""
     for run in about["runs"]:
         where = folder / run["path"]
-        check_bytes(
-            f"{path}, {run['path']}",
-            JSON * sum(file.stat().st_size for file in where.iterdir() if file.suffix != ".html"),
-        )
+        size = sum(file.stat().st_size for file in where.iterdir() if file.suffix != ".html")
+        check_bytes(f"{path}, {run['path']}", JSON * size)
         try:
             _, hashes = parse((where / METRICS).read_text(encoding="utf-8"))
             history = History.from_run(where)
@@ -432,7 +427,7 @@ def rerun(
     return [
         Again(run["path"], False, failed=failed[run["path"]])
         if run["path"] in failed
-        else _compared(run, folder / run["path"], again / run["path"])
+        else _compared(run, folder, again)
         for run in repeatable
     ]
 
@@ -450,8 +445,8 @@ def _lay_out(files: Mapping[str, Any], paths: Sequence[str], folder: Path, again
         write_atomically(again / path / MANIFEST, sealed_json({"contents": contents, "versions": {}}))
 
 
-def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
-    before, after = _numbers(then), _numbers(now)
+def _compared(run: Mapping[str, Any], folder: Path, again: Path) -> Again:
+    before, after = _numbers(folder / run["path"]), _numbers(again / run["path"])
     # an earlier version recorded less by sensitive attribute
     after = {name: value for name, value in after.items() if name in before or ": by " not in name}
     largest, where = 0.0, ""
@@ -464,7 +459,7 @@ def _compared(run: Mapping[str, Any], then: Path, now: Path) -> Again:
             other = other or name
         elif (size := abs(a - b)) > largest or not math.isfinite(size) or not where:
             largest, where = size, name
-    if not (where or other) and run["state"] is not None and _state(now) != run["state"]:
+    if not (where or other) and run["state"] is not None and _state(again / run["path"]) != run["state"]:
         other = "the tensors of the last state"
     same = not where and not other
     return Again(run["path"], same, None if same else Difference(largest, where, other))

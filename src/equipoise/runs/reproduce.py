@@ -6,9 +6,10 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any, Unpack
@@ -16,6 +17,7 @@ from typing import Any, Unpack
 from equipoise import scenarios
 from equipoise.data.contents import DataError
 from equipoise.federation.history import History
+from equipoise.records.meta import Content
 from equipoise.report.reproduction import Chosen, Tried
 from equipoise.runs import choosing, directory as runs, experiment as papers
 from equipoise.runs.configuration import Layer, RunConfig, called, layered
@@ -24,6 +26,7 @@ from equipoise.runs.plan import Cell, How, Outcome, finish
 from equipoise.scenarios.scenario import CLASSIFICATION, kind_of
 from equipoise.system import files, hashes, own_code
 from equipoise.system.errors import InputError, RunError
+from equipoise.system.grouping import grouped
 
 Draw = tuple[int, int | None]  # a seed, and the number of the division of the data, None for the seed's own
 
@@ -38,6 +41,11 @@ class PlannedRun:
     config: RunConfig
     path: Path
     rounds: int
+
+    @property
+    def cell(self) -> tuple[str, str]:
+        """The part and the row."""
+        return self.part, self.row
 
 
 @dataclass(frozen=True)
@@ -70,14 +78,9 @@ class ReproductionPlan:
     calibration: ReproductionPlan | None = None
     asked: bool = True
 
-    @property
-    def rounds(self) -> int:
-        """Rounds of all runs together."""
-        return sum(run.config.rounds for run in self.runs)
-
     def seeds(self, part: str, rows: Iterable[str]) -> set[int]:
         """The seeds that all of some rows have in a part."""
-        every = [{run.seed for run in self.runs if (run.part, run.row) == (part, row)} for row in rows]
+        every = [{run.seed for run in self.runs if run.cell == (part, row)} for row in rows]
         return set.intersection(*every) if every else set()
 
     @property
@@ -152,8 +155,14 @@ def plan(
             planned += cells(row, numbers, choices)
             continue
         trials = _draws(choice.seeds, experiment.divisions)
-        candidates[part.name, row.name] = _candidates(choice, row, cells, trials, numbers, choices)
-        planned += candidates[part.name, row.name][0].runs
+        fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
+        tried, held_out = {**choices, "rounds": min(fewer, default=None)}, {"validation": choice.validation}
+        several = tuple(
+            Candidate(own, cells(row.taking(own | held_out), trials, tried), cells(row.taking(own), numbers, choices))
+            for own in row.candidates
+        )
+        candidates[part.name, row.name] = several
+        planned += several[0].runs
     if not planned:
         reasons = "; ".join(dict.fromkeys(skipped.values()))
         raise InputError(f"{name}: nothing to run{f': {reasons}' if reasons else ''}.")
@@ -193,10 +202,12 @@ def _check_asked(
         raise InputError(
             f"{name}: --seeds {seeds} takes in the seeds of its trial runs, {choice.seeds}. Give at most {min(choice.seeds)}."
         )
-    for problem in (
-        *papers.strange(name, "part", parts, [part.name for part in experiment.part]),
-        *papers.strange(name, "row", rows, [row.name for row in experiment.row]),
-    ):
+    _require(name, "part", parts, [part.name for part in experiment.part])
+    _require(name, "row", rows, [row.name for row in experiment.row])
+
+
+def _require(where: str, kind: str, names: Iterable[str], allowed: Sequence[str]) -> None:
+    for problem in papers.strange(where, kind, names, allowed):
         raise InputError(problem)
 
 
@@ -210,27 +221,6 @@ def _rows(
             yield from ((part, row) for row in experiment.of(part) if everything or row.name in rows)
 
 
-def _candidates(
-    choice: papers.Choice,
-    row: Row,
-    cells: Callable[[Row, Sequence[Draw], Mapping[str, Any]], tuple[PlannedRun, ...]],
-    trials: Sequence[Draw],
-    draws: Sequence[Draw],
-    choices: Mapping[str, Any],
-) -> tuple[Candidate, ...]:
-    """What a row may take, with its trial runs and its runs."""
-    fewer = [n for n in (choice.rounds, choices.get("rounds")) if n is not None]
-    tried, validation = {**choices, "rounds": min(fewer, default=None)}, {"validation": choice.validation}
-    return tuple(
-        Candidate(
-            settings,
-            cells(row.taking({**settings, **validation}), trials, tried),
-            cells(row.taking(settings), draws, choices),
-        )
-        for settings in row.candidates
-    )
-
-
 def _calibration(
     experiment: PaperExperiment, name: str, planned: Sequence[PlannedRun]
 ) -> tuple[papers.Calibration, PaperExperiment] | None:
@@ -239,12 +229,8 @@ def _calibration(
         return None
     other, of_ours = read_experiment(by.of or name), {run.part for run in planned}
     fixed = [row.name for row in other.row if not row.choose]
-    where = f"{name}: calibration"
-    for problem in (
-        *papers.strange(where, "column", [by.column], other.columns),
-        *papers.strange(where, "row", by.rows, fixed),
-    ):
-        raise InputError(problem)
+    _require(f"{name}: calibration", "column", [by.column], [*other.columns])
+    _require(f"{name}: calibration", "row", by.rows, fixed)
     of_both = of_ours & {p.name for p in other.part if {*by.rows} & {row.name for row in other.of(p)}}
     same = [part for part in experiment.part if part.name in of_both]  # their rows on our data
     update = {"part": same, "divisions": experiment.divisions, "seeds": experiment.seeds}
@@ -274,13 +260,7 @@ def _check_files(name: str, experiment: PaperExperiment, data: str, parts: Seque
 
 
 def _cells(
-    base: Path,
-    part: ColumnGroup,
-    condition: Condition,
-    data: str | None,
-    row: Row,
-    draws: Iterable[Draw],
-    choices: Mapping[str, Any],
+    base: Path, part: ColumnGroup, condition: Condition, data: str | None, row: Row, draws: list[Draw], choices: Content
 ) -> tuple[PlannedRun, ...]:
     options = {**condition.options, **row.options}
     described = scenarios.describe(condition.scenario, data, **options)
@@ -289,18 +269,7 @@ def _cells(
             f"part {part.name}: {condition.scenario} has numbers to predict, and the tables of experiments are of accuracies, in percent. "
             "Compare methods on it without an experiment: equipoise compare --help."
         )
-    settings = {"rounds": described.protocol.rounds, **condition.train, **row.train}
-    configs = [_config(part, condition, row, draw, data, choices) for draw in draws]
-    where = base / "cells" / condition.scenario
-    return tuple(PlannedRun(part.name, row.name, c.seed, c, _place(where, c), settings["rounds"]) for c in configs)
-
-
-def _config(
-    part: ColumnGroup, condition: Condition, row: Row, draw: Draw, data: str | None, choices: Mapping[str, Any]
-) -> RunConfig:
-    seed, division = draw
-    weights, of_data = choices.get("weights"), {"scenario": condition.scenario, "data": data}
-    network, draws = dict[str, Any](), {} if division is None else {scenarios.DATA_SEED: division}
+    weights, network = choices.get("weights"), dict[str, Any]()
     if condition.network is not None:
         name, options = called("network", condition.network, "resnet10(width=64)")
         network = {"network": name, "network_options": {**options, **({"weights": weights} if weights else {})}}
@@ -309,13 +278,18 @@ def _config(
             f"part {part.name}: {condition.scenario} has a network of its own here, which takes no weights, and --weights "
             "would do nothing. Leave it out."
         )
-    named = {"method": row.method, "label": row.name, "seed": seed, "scenario_options": {**row.options, **draws}}
-    layers = [
-        Layer("part", {**of_data, "scenario_options": condition.options, **condition.train, **part.set}, shared=True),
-        Layer("row", {**named, **row.train, **row.set}),
-        Layer("command line", {**{k: v for k, v in choices.items() if k != "weights"}, **network}),
-    ]
-    return layered(layers)[0]
+    of_data = {"scenario": condition.scenario, "data": data, "scenario_options": condition.options}
+    of_part = Layer("part", {**of_data, **condition.train, **part.set}, shared=True)
+    typed = Layer("command line", {**{k: v for k, v in choices.items() if k != "weights"}, **network})
+    meant = {"rounds": described.protocol.rounds, **condition.train, **row.train}["rounds"]
+    planned = []
+    for seed, division in draws:
+        own = row.options if division is None else {**row.options, scenarios.DATA_SEED: division}
+        named = {"method": row.method, "label": row.name, "seed": seed, "scenario_options": own}
+        config = layered([of_part, Layer("row", {**named, **row.train, **row.set}), typed])[0]
+        place = _place(base / "cells" / condition.scenario, config)
+        planned.append(PlannedRun(part.name, row.name, config.seed, config, place, meant))
+    return tuple(planned)
 
 
 def _place(where: Path, config: RunConfig) -> Path:
@@ -349,7 +323,8 @@ def choose(planned: ReproductionPlan, **how: Unpack[How]) -> ReproductionPlan:
 def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None) -> ReproductionPlan:
     """The same with the choices that can be made: of cells whose trial runs all have ended."""
     ended = {run.path for run in planned.trials if runs.finished(run.path)} | (failed or {}).keys()
-    chosen, skipped, taken = dict(planned.chosen), dict(planned.skipped), dict[Any, tuple[PlannedRun, ...]]()
+    chosen, skipped = dict(planned.chosen), dict(planned.skipped)
+    runs_of: dict[tuple[str, str], Sequence[PlannedRun]] = {**grouped((run.cell, run) for run in planned.runs)}
     for (part, row), candidates in planned.candidates.items():
         if (part, row) in chosen or not {run.path for c in candidates for run in c.trials} <= ended:
             continue
@@ -357,12 +332,10 @@ def _decided(planned: ReproductionPlan, failed: Mapping[Path, str] | None = None
         by = "samples" if planned.experiment.choice is None else planned.experiment.choice.by
         tried = tuple(_tried(c, by, failed or {}) for c in candidates)
         chosen[part, row] = choice = Chosen(part, title, row, tried)
-        taken[part, row] = () if choice.taken is None else candidates[tried.index(choice.taken)].runs
+        runs_of[part, row] = () if choice.taken is None else candidates[tried.index(choice.taken)].runs
         if choice.taken is None:
             skipped[part, row] = f"each candidate's trial runs failed, those of {tried[0]} with {tried[0].why}"
-    cells = dict.fromkeys((run.part, run.row) for run in planned.runs)
-    left = (taken.get(cell, [run for run in planned.runs if (run.part, run.row) == cell]) for cell in cells)
-    return replace(planned, runs=tuple(run for several in left for run in several), chosen=chosen, skipped=skipped)
+    return replace(planned, runs=tuple(chain.from_iterable(runs_of.values())), chosen=chosen, skipped=skipped)
 
 
 def _tried(candidate: Candidate, by: str, failed: Mapping[Path, str]) -> Tried:
@@ -385,11 +358,8 @@ def run(planned: ReproductionPlan, **how: Unpack[How]) -> dict[tuple[str, str], 
     complete round.
     """
     failed = _completed(planned.runs, **how)
-    reasons: dict[tuple[str, str], str] = {}
-    for cell in planned.runs:
-        if cell.path in failed:
-            reasons.setdefault((cell.part, cell.row), f"seed {cell.seed}: {failed[cell.path]}")
-    return reasons
+    reasons = grouped((run.cell, f"seed {run.seed}: {failed[run.path]}") for run in planned.runs if run.path in failed)
+    return {cell: first for cell, (first, *_) in reasons.items()}
 
 
 def _completed(planned: Sequence[PlannedRun], **how: Unpack[How]) -> dict[Path, str]:
@@ -410,8 +380,4 @@ def histories(planned: ReproductionPlan) -> dict[tuple[str, str], list[History]]
 
 def directories(planned: ReproductionPlan) -> dict[tuple[str, str], list[Path]]:
     """Where the finished runs are, by part and row, in the order of the seeds."""
-    ended: dict[tuple[str, str], list[Path]] = {}
-    for run in planned.runs:
-        if runs.finished(run.path):
-            ended.setdefault((run.part, run.row), []).append(run.path)
-    return ended
+    return grouped((run.cell, run.path) for run in planned.runs if runs.finished(run.path))

@@ -15,8 +15,7 @@ from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rat
 from equipoise.records import history, record
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.runs.directory import finished
-from equipoise.system import errors, own_code, seals
-from equipoise.system.claims import CLAIM, owner
+from equipoise.system import claims, errors, own_code, seals
 from equipoise.system.files import open_regular, read_regular
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
@@ -76,7 +75,7 @@ def _read_status(directory: Path) -> RunStatus:
     least = int(about.get("least_group") or history.LEAST)
     large = [record.large(each, least, simulated) for each in last]
     standing = Standing.of(large, int(about.get("rounds") or len(last)))
-    process = owner(directory / CLAIM)
+    process = claims.owner(directory / claims.CLAIM)
     ended = str(last[-1].get("stopped", "")) if last else ""
     failure = _object(directory / FAILED)
     lr = about.get("lr")
@@ -119,13 +118,9 @@ def all_end(runs: Sequence[RunStatus], jobs: int) -> datetime | None:
     timed = [seconds for run in runs if (seconds := run.standing.seconds) is not None]
     if not timed:
         return None
-    each = [
-        (fmean(timed) if run.standing.seconds is None else run.standing.seconds)
-        * (run.standing.rounds - run.standing.round)
-        for run in runs
-        if run.state not in ("complete", "failed", "damaged")
-    ]
-    return datetime.fromtimestamp(time.time() + max([sum(each) / max(1, jobs), *each]))
+    usual, left = fmean(timed), [run.standing for run in runs if run.state not in ("complete", "failed", "damaged")]
+    lasting = [(usual if at.seconds is None else at.seconds) * (at.rounds - at.round) for at in left]
+    return datetime.fromtimestamp(time.time() + max([sum(lasting) / max(1, jobs), *lasting]))
 
 
 class Watch:

@@ -41,12 +41,9 @@ from equipoise.runs.choosing import BY_LAST, FOLDER, Budget, Configure, Subject,
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import Cell, Here, run
-from equipoise.system import files, seals
-from equipoise.system.claims import claimed
+from equipoise.system import claims, files, ranges, seals, suggestions
 from equipoise.system.own_code import short
-from equipoise.system.ranges import check_whole
 from equipoise.system.search import Space, read
-from equipoise.system.suggestions import shorten
 
 log = logging.getLogger(__name__)
 
@@ -200,14 +197,14 @@ def compare(
     CheckpointError : a directory whose runs saw other data, settings, first models or rounds, naming what differs.
     """
     if last is not None:
-        check_whole("last", last, 1)
-    check_whole("rounds", rounds, 1)
+        ranges.check_whole("last", last, 1)
+    ranges.check_whole("rounds", rounds, 1)
     of_choice = dict.fromkeys({"search", *Budget.__dataclass_fields__} - {*Settings.__dataclass_fields__}, OF_TUNE)
     _refuse("compare", given, of_choice | {"seed": "seeds=[...]", "method": "methods=[...]"})
     if isinstance(tune, bool) or not (tune is None or isinstance(tune, int | Tuning)):
         raise TypeError(
             "tune must be how many settings to try for each method, such as 16, or the Tuning that eq.tune(...) returned, whole; "
-            f"found {shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
+            f"found {suggestions.shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
         )
     labelled, numbers = _methods(methods), _seeds(seeds)
     given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
@@ -289,8 +286,7 @@ def compare(
             for label in labelled
         )
         for outcome in run(cells, partial(Here().submit, train)):
-            if outcome.error is not None:
-                raise outcome.error
+            outcome.require()
             histories.append(cast(history.History, outcome.history))
     return Comparison.of(histories, last)
 
@@ -342,7 +338,7 @@ def tune(
     ValueError, TypeError : as of `equipoise.compare`; a criterion or space that does not exist.
     MethodError : a method that looks at test data before it trains, or at clients that take no part.
     """
-    check_whole("rounds", rounds, 1)
+    ranges.check_whole("rounds", rounds, 1)
     instead = dict.fromkeys(("last", "seeds"), "them to eq.compare(..., tune=tuning)")
     _refuse("tune", given, {"method": "methods=[...]", "stop": f"none, as {BY_LAST}", **instead})
     share = _share(given) or Budget.validation if validation is None else validation
@@ -404,10 +400,9 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
             return fed.history
 
         rates = dict.fromkeys(common.parsed, common.solver.lr)
-        of_data = common.sealed, common.without, common.conditions
-        subject = Subject(common.parsed, spaces, rates, rounds, *of_data)
+        subject = Subject(common.parsed, spaces, rates, rounds, common.sealed, common.without, common.conditions)
         train_all = partial(run, submit=partial(Here().submit, train))
-        chosen = choosing.choose(subject, budget, place, train_all, {}, page=directory is not None)
+        chosen = choosing.choose(subject, budget, place, train_all, page=directory is not None)
         return replace(chosen, solver=common.solver)
 
 
@@ -432,11 +427,11 @@ def _methods(methods: Methods) -> dict[str, Method]:
 
 def _seeds(seeds: int | Iterable[int]) -> list[int]:
     if not isinstance(seeds, Iterable):
-        check_whole("seeds", seeds, 1)
+        ranges.check_whole("seeds", seeds, 1)
         return [*range(seeds)]
     numbers = list(seeds)
     for seed in numbers:
-        check_whole("seeds", seed, 0)
+        ranges.check_whole("seeds", seed, 0)
     if not numbers or len(set(numbers)) < len(numbers):
         raise ValueError(f"seeds must be how many, or a list of different seeds; found {numbers}.")
     return numbers
@@ -467,7 +462,7 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     for path in paths:
         if (path / "config.toml").exists():
             raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
-    with claimed(base, "comparison", ORDER, FOLDER):
+    with claims.claimed(base, "comparison", ORDER, FOLDER):
         files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
         yield
 

@@ -163,8 +163,10 @@ class WandB:
         import wandb
 
         project = place or os.environ.get("WANDB_PROJECT") or PROJECT
-        about: dict[str, Any] = {"id": run.first, "name": run.path.name, "group": run.group or None}
-        self.run = wandb.init(project=project, config=run.settings, resume="allow", reinit="create_new", **about)
+        self.run = wandb.init(
+            project=project, id=run.first, name=run.path.name, group=run.group or None, config=run.settings,
+            resume="allow", reinit="create_new",
+        )  # fmt: skip
         offline = Path(self.run.dir).parents[1].glob(f"offline-run-*-{run.first}/*.wandb") if self.run.offline else ()
         self.begin = max(int(self.run.step), 1 + max((t for path in offline for t in rounds_in(path)), default=-1))
 

@@ -96,9 +96,8 @@ def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
         log.warning("%s: that its data are the same could not be checked: %s", directory, error)
         return
     if changes := Identity(data=then).differences(Identity(data=now)):
-        otherwise = (
-            "" if source(noted) == environment.source() else ", or this version of Equipoise reads them otherwise"
-        )
+        same = source(noted) == environment.source()
+        otherwise = "" if same else ", or this version of Equipoise reads them otherwise"
         raise RunError(
             f"{directory} holds a run on {stated(changes)} are not those it was begun with. "
             f"{config.data or config.weights} has changed since{otherwise}. Put the old files back, choose another --name, or "
