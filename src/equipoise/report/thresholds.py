@@ -91,9 +91,7 @@ def hidden(chosen: Chosen) -> str:
 
 def probabilities(chosen: Chosen) -> Grid:
     """How good the probabilities are, a row for all test rows, for these recalibrated, and for every group."""
-    rows = [
-        (name, (_cell(group["auc"]), _plain(group["brier"]), _plain(group["ece"]))) for name, group in groups(chosen)
-    ]
+    rows = [(name, (_cell(x["auc"]), _plain(x["brier"]), _plain(x["ece"]))) for name, x in groups(chosen)]
     if (after := chosen["recalibration"]) is not None:
         cells = (Cell(UNDEFINED), _plain(after["brier"]), _plain(after["ece"]))
         rows.insert(1, (f"{EVERYONE}, after {after['kind']}", cells))
@@ -140,8 +138,7 @@ def figure(chosen: Chosen) -> Figure:
     for axes in (left, right):
         axes.plot([0, 100], [0, 100], color=drawing.FAINT, linewidth=0.8, zorder=0)
         axes.set(xlim=(-2, 102), ylim=(-2, 102))
-    drawing.legend(plot, right, [name for name, _ in named])
-    return plot
+    return drawing.legend(plot, right, [name for name, _ in named])
 
 
 CAPTION: Final = (
