@@ -229,7 +229,7 @@ class Audit:
     def headline(self) -> str:
         """The two gaps that summaries have, by the attribute with the largest of them; or that none is estimable."""
         made, unit = list[tuple[float, str]](), "points" if self.data.classes else self.history.main.unit
-        for treated in (attribute for attribute in self.treated if not attribute.joined):
+        for treated in (treated for treated in self.treated if not treated.joined):
             titles, (method,) = rates.two_gaps(treated, self.history.main), treated.parity["methods"]
             gaps = {title: gap for key, title in titles.items() if (gap := content.mean_of(method, key)) is not None}
             texts = [f"{f'{number(gap, self._digits)} {unit}'.rstrip()} in {title}" for title, gap in gaps.items()]
@@ -264,10 +264,9 @@ class Audit:
                 drawn, caption = svg(treated.rates, rates.figure(parity)), f"{heading}, with 95{PERCENT} intervals."
                 blocks.append(Pictures([Picture(treated.rates, heading, drawn, caption)]))
             made.append(Section(treated.rates, heading, blocks))
-            made += [
-                Section(sheet.name, sheet.heading, [Table(sheet.grid, head=SITE), Bullets(sheet.explanations[:1])])
-                for sheet in layout.site_sheets(treated, self.compared.document)
-            ]
+            for sheet in layout.site_sheets(treated, self.compared.document):
+                blocks = [Table(sheet.grid, head=SITE), Bullets(sheet.explanations[:1])]
+                made.append(Section(sheet.name, sheet.heading, blocks))
         return [*made, Section("limits", "What this cannot show", [Bullets([*self._limits()])])]
 
     @property

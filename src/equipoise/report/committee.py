@@ -184,10 +184,7 @@ def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
     """Who is missed how often at a threshold: a sentence for every division of the test rows, and a table of each."""
     before = "" if score_of(chosen) else "Before the threshold was chosen: "  # whose counts are hidden
     texts = [*(f"{before}{text}" for text in failures(compared.document)), _predicted(compared.histories[0])]
-    tables = [
-        Table(_threshold_grid(division, chosen), f"By {_called(division)}{_cut(division['groups'])}", "")
-        for division in chosen["divisions"]
-    ]
+    tables = [Table(_threshold_grid(d, chosen), f"By {_called(d)}{_cut(d['groups'])}", "") for d in chosen["divisions"]]
     tables = tables or [Table(_threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen), head="")]
     caption = " ".join(filter(None, (BRACKETS.format(SAME_KIND), thresholds.hidden(chosen))))
     below = [Text(caption, "caption"), *map(Text, _sentences(chosen))]

@@ -46,8 +46,10 @@ def of_runs(has: Callable[[Run], bool]) -> Callable[[Comparison], object]:
 
 DATA: Final = ("data", "examples")  # figures of the data, which come before the results
 PLOTS: Final = {
-    "data": Plot(lambda runs: who_has_what(held(runs), runs["least"]), held, "Clients{classes} and groups"),
-    "examples": Plot(lambda runs: example_images(held(runs)), lambda runs: held(runs).get("examples"), "Examples"),
+    "data": Plot(lambda compared: who_has_what(held(compared), compared["least"]), held, "Clients{classes} and groups"),
+    "examples": Plot(
+        lambda compared: example_images(held(compared)), lambda compared: held(compared).get("examples"), "Examples"
+    ),
     "bars": Plot(of_groups.bars, of_runs(of_groups.has_groups), "{title} by group"),
     "rates": Plot(
         lambda compared: rates.figure(compared["group_fairness"], list(compared.runs)),
@@ -70,9 +72,7 @@ PLOTS: Final = {
     "presence": Plot(of_clients.presence, attended, "Who trained how often"),
     "weights": Plot(of_clients.weights, of_runs(of_clients.has_recorded("weights")), "Weights"),
     "measured": Plot(
-        of_clients.measured,
-        lambda compared: of_clients.measured_in(compared.histories),
-        "What the method measured",
+        of_clients.measured, lambda compared: of_clients.measured_in(compared.histories), "What the method measured"
     ),
     "consistency": Plot(of_clients.consistency, of_runs(of_clients.has_recorded("consistency")), "Update consistency"),
 }

@@ -42,10 +42,8 @@ def spread(compared: Comparison) -> Figure:
     runs = drawing.runs_with(compared, _has_clients, f"the clients' {measure.plural}")
     figure, (axes,) = drawing.panels(1, height=1.9)
     way = 1 if measure.better == "higher" else -1
-    curves = {
-        label: [np.sort(measure.scale * run.shown.over_clients(compared.last))[::way] for run in seeds]
-        for label, seeds in runs.items()
-    }
+    values = {label: [r.shown.over_clients(compared.last) for r in seeds] for label, seeds in runs.items()}
+    curves = {label: [np.sort(measure.scale * x)[::way] for x in of_seeds] for label, of_seeds in values.items()}
     numbers = {len(curve) for seeds in curves.values() for curve in seeds}
     n = max(numbers)
     shares = np.linspace(0, 1, n)
@@ -424,9 +422,8 @@ def consistency(compared: Comparison) -> Figure:
     added.  Of runs that recorded bins only, these are drawn.
     """
     runs = drawing.runs_with(compared, has_recorded("consistency"), "the consistency of updates")
-    figure, panels = drawing.panels(
-        [*runs] if len(runs) > 1 else 1, columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0
-    )
+    several = len(runs) > 1
+    figure, panels = drawing.panels([*runs] if several else 1, columns=1 + several, height=1.6 if several else 2.0)
     for axes, seeds in zip(panels, runs.values(), strict=True):
         by_round = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]
         late = min(max(of_run) for of_run in by_round)

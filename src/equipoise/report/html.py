@@ -86,7 +86,7 @@ def page(compared: Comparison, choice: str = "") -> Page:
         *_sheets([*measured[:1], layout.other_rounds(document)], compared),
         *_tests(compared, tests),
         *_sheets([*of_groups, *of_clients]),
-        *_legend(compared, _terms(compared, [*measured, *of_groups, *of_clients], tests, terms)),
+        *_legend(compared, [*measured, *of_groups, *of_clients], tests, terms),
     ]
     badly = ": ".join(filter(None, ("Who is served badly", answer.served_worst(compared))))
     sections = [
@@ -197,16 +197,22 @@ def _left_out(compared: Comparison) -> Section:
     return Section("left-out", title, [Text(text), table])
 
 
-def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Statistic]]) -> Iterator[Section]:
-    """What the columns mean, with formulas."""
+def _legend(
+    compared: Comparison, sheets: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Statistic]
+) -> Iterator[Section]:
+    """What the columns on the page mean, with formulas, in the order of the terms."""
     from markupsafe import Markup, escape
 
-    if not terms:
+    titles = {title for sheet in sheets for title in sheet.grid.titles[-sheet.totals :]}
+    titles |= {title for table in tests for title in table.grid.titles}
+    titles |= {of_measure["title"] for of_measure in tables(compared.document)} | ({"p", "Holm p"} if tests else set())
+    if titles.isdisjoint(terms):
         return
     rounds = "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(compared.document)
+    formula = Markup('<span id="{}" class="formula">{}</span>')
     rows = [
-        (title, [Markup('<span id="{}" class="formula">{}</span>').format(name, Markup(typeset(term.formula))), term.better or "–", escape(term.source)])
-        for name, title, term in terms
+        (title, [formula.format(anchor(title, terms), Markup(typeset(term.formula))), term.better or "–", escape(term.source)])
+        for title, term in terms.items() if title in titles
     ]  # fmt: skip
     note = Text(Markup(typeset(notation(compared.measure, rounds))), "caption")
     table = of_texts(rows, ("Formula", "Better", "Source"), "Measure")
@@ -242,16 +248,6 @@ def _footer(compared: Comparison) -> str:
     measured = "Accuracies are" if compared.measure.unit == "%" else f"{compared.measure.title} is"
     model = f"{measured} of the global model unless stated"
     return f"Written {date.today().isoformat()}{versions}. {model}; rounds count from 0."
-
-
-def _terms(
-    compared: Comparison, sheets: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Statistic]
-) -> list[tuple[str, str, Statistic]]:
-    """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
-    titles = {title for sheet in sheets for title in sheet.grid.titles[-sheet.totals :]}
-    titles |= {title for table in tests for title in table.grid.titles}
-    titles |= {of_measure["title"] for of_measure in tables(compared.document)} | ({"p", "Holm p"} if tests else set())
-    return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
 
 
 BOLD: Final = (

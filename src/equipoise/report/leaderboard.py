@@ -267,7 +267,7 @@ class Leaderboard:
     def _over_scenarios(self) -> Sheet:
         titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in ("W/T/L", "B/E/W", "rank"))
         standings = {m: [self.standings[by.key][m] for by in CRITERIA] for m in self.order}
-        rows = ((self.row(m), tuple(chain.from_iterable(map(_standing, of_m)))) for m, of_m in standings.items())
+        rows = ((self.row(m), tuple(chain.from_iterable(map(_standing, row)))) for m, row in standings.items())
         ps = [f"{by.title} {p_value(r.p)}" for by in CRITERIA if (r := self.rankings.get(by.key)) and r.p >= 0]
         texts = [
             f"W/T/L: wins, ties and losses against {self.reference}. A win or a loss has a p-value by Holm below .05, paired over seeds; a failure is a loss.",

@@ -178,12 +178,8 @@ class Page:
 
     def csv(self) -> str:
         """The numbers for a program: by default a line per cell of the tables."""
-        cells = [
-            (sheet.name, name, title, cell.mean, cell.half or cell.ends)
-            for sheet in self.tables
-            for name, row in sheet.grid.rows
-            for title, cell in zip(sheet.grid.titles, row, strict=True)
-        ]
+        rows = [(x.name, name, zip(x.grid.titles, row, strict=True)) for x in self.tables for name, row in x.grid.rows]
+        cells = [(sheet, name, title, x.mean, x.half or x.ends) for sheet, name, row in rows for title, x in row]
         return csv_text(self.numbers or [("table", "row", "column", "number", "interval"), *cells])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -232,12 +228,10 @@ def _template() -> Template:
     """The template of all pages, compiled once: that takes longer than to fill it in."""
     from jinja2 import Environment, StrictUndefined
 
+    functions = {"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address}
     return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_without_signs
-    ).from_string(
-        _file("page.html.j2"),
-        globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address},
-    )
+    ).from_string(_file("page.html.j2"), globals=functions)
 
 
 def _address(link: str) -> str:

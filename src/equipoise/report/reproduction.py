@@ -73,7 +73,7 @@ def _group_number(key: str, measured: str = AVERAGED) -> RunNumber:
 
 def _client_number(key: str, measured: str = LAST, over: int | None = None, correlates: bool = False) -> RunNumber:
     return RunNumber(
-        lambda history, last, _: (history.summary(over or last)["collaboration"] or {}).get(key), measured, correlates
+        lambda run, last, _: (run.summary(over or last)["collaboration"] or {}).get(key), measured, correlates
     )
 
 

@@ -121,10 +121,8 @@ def groups(chosen: Chosen) -> Iterator[tuple[str, RatesAt]]:
 def figure(chosen: Chosen) -> Figure:
     """Reliability of the probabilities on all test rows, and the ROC curves of the groups of the first division, or of all."""
     plot, (left, right) = drawing.panels(2, columns=2, height=1.7, sharey=False)
-    bins = chosen["reliability"]
-    score, share, low, high = np.array(
-        [[100 * float(row[key] or 0) for key in ("score", "value", "low", "high")] for row in bins] or [[math.nan] * 4]
-    ).T
+    bins = [[100 * float(row[key] or 0) for key in ("score", "value", "low", "high")] for row in chosen["reliability"]]
+    score, share, low, high = np.array(bins or [[math.nan] * 4]).T
     look = drawing.mark(EVERYONE, 0) | {"markersize": 3, "elinewidth": 0.8}
     left.errorbar(score, share, yerr=np.abs([share - low, high - share]), **look)
     drawing.labels(left, "mean probability (%)", f"are {drawing.plain(chosen['positive'], drawing.SHORT)} (%)")

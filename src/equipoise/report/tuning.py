@@ -131,11 +131,9 @@ def _of(document: Content, place: int, label: str) -> Section:
         lines.append((name, (settings_of(trial["settings"], method["defaults"]), *numbers)))
     searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
     failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
-    blocks: list[Block] = [
-        Text(f"Searched: {searched}."),
-        of_texts(lines, ("settings", "rounds", *criteria), "Draw", kind="lines"),
-        Bullets([*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)]),
-    ]
+    notes = Bullets([*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)])
+    table = of_texts(lines, ("settings", "rounds", *criteria), "Draw", kind="lines")
+    blocks: list[Block] = [Text(f"Searched: {searched}."), table, notes]
     figure, pointed = sensitivity(label, method, by), {trial["draw"] for trial in drawn(method, by)}
     if figure is not None:
         away = [str(trial["draw"]) for trial in method["trials"] if trial["draw"] not in pointed]
