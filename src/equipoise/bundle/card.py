@@ -23,7 +23,7 @@ from equipoise.report.document import treated
 from equipoise.report.formatting import PERCENT, Cell, Grid, interval, number, with_unit, without
 from equipoise.report.holdings import size, unsaid
 from equipoise.report.notes import repeated
-from equipoise.report.page import Block, Bullets, Code, Page, Section, Table, Text
+from equipoise.report.page import Bullets, Code, Page, Section, Table, Text
 from equipoise.report.statistics import Comparison
 from equipoise.system.seals import typed
 from equipoise.system.suggestions import some
@@ -45,23 +45,23 @@ def measures(history: History) -> dict[str, Any]:
     if not history.groups:
         return {}
     summary = history.summary(last=1)
-    kept = "avg std worst worst_group gap least_group small_groups failure group_fairness people"
-    return {"sets": _by_set(history)} | {name: summary[name] for name in kept.split() if summary.get(name)}
+    names = "avg std worst worst_group gap least_group small_groups failure group_fairness people"
+    return {"sets": _by_set(history)} | {name: summary[name] for name in names.split() if summary.get(name)}
 
 
 def _by_set(history: History) -> dict[str, dict[str, Any]]:
     """By test set its samples, and every measure as it is shown; of the accuracy also the 95 % interval (Wilson)."""
-    scores, shown = history.records[-1].get("groups", {}), dict[str, dict[str, Any]]()
+    scores, sets = history.records[-1].get("groups", {}), dict[str, dict[str, Any]]()
     for name in history.groups:
         score: Mapping[str, Any] = scores[name]
         recorded = [measure for measure in measures_of(history.meta) if score.get(measure.name) is not None]
         values = {measure.name: measure.scale * float(score[measure.name]) for measure in recorded}
-        shown[name] = {"n": history.shown_sizes.get(name), **values}
+        sets[name] = {"n": history.shown_sizes.get(name), **values}
         if ACCURACY.name in values:
             counts = score.get(RATES)
             size = sizes_by(counts)["accuracy"][0] if isinstance(counts, Mapping) else history.sizes[name]
-            shown[name]["interval"] = wilson(float(score[ACCURACY.name]), size).percent
-    return shown
+            sets[name]["interval"] = wilson(float(score[ACCURACY.name]), size).percent
+    return sets
 
 
 def _yaml(value: Any) -> str:
@@ -177,10 +177,8 @@ class Card:
         ]
 
     def _use(self) -> Iterator[str]:
-        no_use = (
-            "Whoever exported this model did not say what it is for (--use). Do not use it before you have asked them."
-        )
-        yield self.about["use"] or no_use
+        unstated = "Whoever exported this model did not say what it is for (--use)"
+        yield self.about["use"] or f"{unstated}. Do not use it before you have asked them."
         yield "It was judged on the test samples below and on no others: for other people, places or times measure it again first."
 
     def _people(self) -> Section:
@@ -213,15 +211,11 @@ class Card:
             text.append(f"It takes {plural(len(names), 'column')}: {some(names, NAMED)}.")
         if isinstance(self.inputs, Rows) and (left := self.inputs.coder.schema.left_out):
             text.append(f"It does not use {some([f'{name} ({why})' for name, why in left.items()], NAMED)}.")
+        licence, sha = self.about["license"], self.about["data"].get("sha256")
+        more.append(f"Licence: {licence}." if licence else "The licence of the data was not stated (--license).")
+        more += [f"SHA-256 of the data: {sha}."] * bool(sha)
         table = [Table(grid, head="Client")] if grid else []
-        blocks: list[Block] = [*map(Text, text), *table, Bullets([*more, *self._licence()])]
-        return Section("people", "Data, and who is in them", blocks)
-
-    def _licence(self) -> Iterator[str]:
-        license = self.about["license"]
-        yield f"Licence: {license}." if license else "The licence of the data was not stated (--license)."
-        if sha := self.about["data"].get("sha256"):
-            yield f"SHA-256 of the data: {sha}."
+        return Section("people", "Data, and who is in them", [*map(Text, text), *table, Bullets(more)])
 
     def _rates(self) -> Iterator[Section]:
         """How good it is, and for whom."""
@@ -240,8 +234,8 @@ class Card:
         if small := history.small_groups:
             below.append(f"Of fewer than {history.least_group} {history.counted} nothing is shown: {some([*small])}.")
         first = [f"The model is of no use: {history.failure(1)}."] * bool(history.failure(1))
-        said = [*map(Text, (*first, *self._positive()))]
-        yield Section("good", "How good it is, and for whom", [Table(grid, head="Test set"), Bullets(below), *said])
+        texts = [*map(Text, (*first, *self._positive()))]
+        yield Section("good", "How good it is, and for whom", [Table(grid, head="Test set"), Bullets(below), *texts])
         comparison = Comparison.of([history])
         at_threshold = {division["by"] for division in (self.about["chosen"] or {}).get("divisions", ())}
         for treatment in treated(comparison.document):
@@ -270,16 +264,16 @@ class Card:
         positive, threshold = self.about["positive"], self.about["threshold"]
         if positive is None:
             return
-        why = {"given": "as was said", "names": "by the names of the classes"}
+        reasons = {"given": "as was said", "names": "by the names of the classes"}
         assumed = "an assumption, as nothing says which it is"
-        yield f"The positive class is {positive['name']}, {why.get(positive['why'], assumed)}."
+        yield f"The positive class is {positive['name']}, {reasons.get(positive['why'], assumed)}."
         if len(self.about["classes"]) != 2:
             return
         decision = self.about["decision"] or {}
         if attribute := decision.get("attribute"):
             edges = zip(decision["groups"], decision["edges"], strict=False)
-            each = [f"{edge:.4g} for {worded(attribute, name)}" for name, edge in edges]
-            yield f"It is predicted from a probability on that depends on {attribute}: {some(each, NAMED)}; {threshold:.4g} where it is not known."
+            edges_by_group = [f"{edge:.4g} for {worded(attribute, name)}" for name, edge in edges]
+            yield f"It is predicted from a probability on that depends on {attribute}: {some(edges_by_group, NAMED)}; {threshold:.4g} where it is not known."
         elif threshold != 0.5:
             yield f"Threshold {threshold:.4g}: it is predicted from a probability of {threshold:.4g} on."
         else:

@@ -42,8 +42,7 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]], unit: str =
     drawing.labels(panels[-1], "round")
     drawing.whole_numbers(panels[-1])
     figure.align_ylabels(panels)
-    drawing.legend(figure, panels[0], list(rows))
-    return figure
+    return drawing.legend(figure, panels[0], list(rows))
 
 
 def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
@@ -77,15 +76,15 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
                 continue  # the same local training
             drawn.append(own.to_numpy().tolist())
             i, margin = bases.index(_aggregation(method)), "margin" in method or method.startswith("fedld")
-            shown = [a for a in alphas if a in own.index]
-            by_alpha = [own.loc[a].dropna().to_numpy() for a in shown]
+            measured = [a for a in alphas if a in own.index]
+            by_alpha = [own.loc[a].dropna().to_numpy() for a in measured]
             mean = np.array([v.mean() for v in by_alpha])
             look = {"linestyle": "--", "fillstyle": "none"} if margin else {"linestyle": "-", "fillstyle": "full"}
             marker = MARKERS[i % len(MARKERS)]
-            drawing.line(axes, shown, mean, method, i, marker=marker, markersize=3.5, linewidth=1.2, **look)
+            drawing.line(axes, measured, mean, method, i, marker=marker, markersize=3.5, linewidth=1.2, **look)
             if min(map(len, by_alpha)) > 1:
                 half = np.array([half_interval(v) for v in by_alpha])
-                drawing.band(axes, shown, mean - half, mean + half, i)
+                drawing.band(axes, measured, mean - half, mean + half, i)
         drawing.labels(axes, y=f"{title}\n(nats)")
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -97,8 +96,7 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
     panels[-1].minorticks_off()
     drawing.labels(panels[-1], "Dirichlet α (to the right: more skewed)")
     figure.align_ylabels(panels)
-    drawing.legend(figure, panels[1], methods)
-    return figure
+    return drawing.legend(figure, panels[1], methods)
 
 
 def _aggregation(method: str) -> str:
@@ -119,8 +117,7 @@ def lines(runs: Sequence[Any], unit: str = NATS) -> "Figure":
             drawing.band(axes, run.at, run.line.min(axis=0), run.line.max(axis=0), i)
     drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {runs[0].group} {unit}".rstrip())
     axes.set_ylim(bottom=0)
-    drawing.legend(figure, axes, names)
-    return figure
+    return drawing.legend(figure, axes, names)
 
 
 def consistency(windows_of_runs: Sequence[Sequence[Numbers]]) -> "Figure":
@@ -143,16 +140,14 @@ def states(runs: Sequence[Any], quantity: str, unit: str = NATS) -> "Figure":
     """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client."""
     groups, names = list(dict.fromkeys(group for run in runs for group in run.groups)), _names(runs)
     columns = min(2, len(groups))
-    figure, panels = drawing.panels(len(groups), columns=columns, height=1.9 if columns == 1 else 1.5)
+    figure, panels = drawing.panels(groups, columns=columns, height=1.9 if columns == 1 else 1.5)
     for axes, group in zip(panels, groups, strict=True):
         for i, (name, run) in enumerate(zip(names, runs, strict=True)):
             if len(of_group := getattr(run, quantity)[np.array(run.groups) == group]):
                 drawing.line(axes, run.rho, of_group.mean(axis=0), name, i)
                 drawing.band(axes, run.rho, of_group.min(axis=0), of_group.max(axis=0), i)
-        drawing.title(axes, group)
     drawing.labels(figure, "search distance ρ", f"{STATES[quantity]} {unit}".rstrip())
-    drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
-    return figure
+    return drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
 
 
 def planes(runs: Sequence[Any], unit: str = NATS) -> "Figure":

@@ -131,8 +131,8 @@ class Audit:
             scores = 1 - scores  # records have that of the second class
 
         def sums(rows: NDArray[np.int64]) -> list[Sums]:
-            each = (data.predicted, data.y, data.s, scores, data.person)
-            p, y, s, second, who = (None if x is None else torch.from_numpy(x[rows]) for x in each)
+            arrays = (data.predicted, data.y, data.s, scores, data.person)
+            p, y, s, second, who = (None if x is None else torch.from_numpy(x[rows]) for x in arrays)
             return task.people(p, y, s, len(data.classes), second, joined=True, person=who)  # type: ignore[arg-type]
 
         record: dict[str, Any] = {"round": 0, "groups": {}, "by": {"groups": {}}}
@@ -173,19 +173,19 @@ class Audit:
         """What to doubt: several rows of one person, a positive class that was assumed, and predictions that are right less often than chance."""
         data, about = self.data, self.data.positive
         first = np.arange(len(data)) if data.person is None else np.unique(data.person, return_index=True)[1]
-        said = [f"{len(data):,} rows of {len(first):,} people. {CLUSTERED}"] * (len(first) < len(data))
+        texts = [f"{len(data):,} rows of {len(first):,} people. {CLUSTERED}"] * (len(first) < len(data))
         if about is None:
-            return (*said,)
-        said += [about.sentence] if about.why == "assumed" else []
+            return (*texts,)
+        texts += [about.sentence] if about.why == "assumed" else []
         ranks = (data.predicted == about.number).astype(float) if data.scores is None else data.scores
         area, ends = auc(ranks[first], data.y[first] == about.number)  # rows of a person are not independent
         if ends[1] < 0.5:
-            what = "its probability is lower" if data.scores is not None else "it is predicted less often"
-            said.append(
-                f"Worse than chance: {what} for people of class {about.name} than for others (AUC {number(100 * area.value, 1)}{PERCENT}). "
+            direction = "its probability is lower" if data.scores is not None else "it is predicted less often"
+            texts.append(
+                f"Worse than chance: {direction} for people of class {about.name} than for others (AUC {number(100 * area.value, 1)}{PERCENT}). "
                 "Is the positive class the other one?"
             )
-        return (*said,)
+        return (*texts,)
 
     @property
     def name(self) -> str:
@@ -195,13 +195,13 @@ class Audit:
     @cached_property
     def summary(self) -> str:
         """Who is missed how often, and both demographic parity and equal opportunity by every attribute, with their intervals."""
-        said: list[str] = []
+        parts: list[str] = []
         for treated in self.treated:
-            if not said and self.data.positive is not None:
-                said.append(rates.missed(treated.parity))
+            if not parts and self.data.positive is not None:
+                parts.append(rates.missed(treated.parity))
             gaps = [f"{title} {' '.join(filter(None, texts[:2]))}" for title, texts in self._two_gaps(treated)]
-            said.append(f"By {treated.attribute}: {', '.join(gaps)}.")
-        return " ".join(filter(None, said))
+            parts.append(f"By {treated.attribute}: {', '.join(gaps)}.")
+        return " ".join(filter(None, parts))
 
     @property
     def _digits(self) -> int:
@@ -216,27 +216,24 @@ class Audit:
     @cached_property
     def page(self) -> Page:
         """The page: what differs most, then by attribute the gaps, the rates and every site."""
-        two = [
-            (f"{title} by {treated.attribute}", texts)
-            for treated in self.treated
-            for title, texts in self._two_gaps(treated)
-        ]
-        first = of_texts(two, self._titles, "Gap", kind="numbers")
-        made, rows = "Made by equipoise audit, which trains nothing.", f"{len(self.data):,} rows"
+        gaps = ((treated.attribute, gap) for treated in self.treated for gap in self._two_gaps(treated))
+        rows = [(f"{title} by {attribute}", texts) for attribute, (title, texts) in gaps]
+        first = of_texts(rows, self._titles, "Gap", kind="numbers")
         sections = [Section(SHOWN, "What the numbers show", [Text(self.summary)]), *self.sections]
         return Page(
-            self.name, "Audit", [rows], self.headline, notices=self.notes, sections=sections, folded=True, footer=made, first=[first],
+            self.name, "Audit", [f"{len(self.data):,} rows"], self.headline, notices=self.notes, sections=sections, folded=True,
+            footer="Made by equipoise audit, which trains nothing.", first=[first],
         )  # fmt: skip
 
     @property
     def headline(self) -> str:
         """The two gaps that summaries have, by the attribute with the largest of them; or that none is estimable."""
         made, unit = list[tuple[float, str]](), "points" if self.data.classes else self.history.main.unit
-        for treated in (each for each in self.treated if not each.joined):
+        for treated in (treated for treated in self.treated if not treated.joined):
             titles, (method,) = rates.two_gaps(treated, self.history.main), treated.parity["methods"]
             gaps = {title: gap for key, title in titles.items() if (gap := content.mean_of(method, key)) is not None}
-            said = [f"{f'{number(gap, self._digits)} {unit}'.rstrip()} in {title}" for title, gap in gaps.items()]
-            made += [(max(gaps.values()), f"By {treated.attribute}, the gap is {listed(said)}.")] if gaps else []
+            texts = [f"{f'{number(gap, self._digits)} {unit}'.rstrip()} in {title}" for title, gap in gaps.items()]
+            made += [(max(gaps.values()), f"By {treated.attribute}, the gap is {listed(texts)}.")] if gaps else []
         return max(made)[1] if made else "No gap between groups is estimable: too few people are behind the rates."
 
     def _two_gaps(self, treated: content.Treated) -> list[tuple[str, list[str]]]:
@@ -264,15 +261,12 @@ class Audit:
             heading = treated.rates_heading(measure)
             blocks: list[Block] = [Table(rates.grid(parity, measure, titles), head=treated.attribute), Bullets(texts)]
             if measure == ACCURACY:
-                drawn = svg(treated.rates, rates.figure(parity))
-                blocks.append(
-                    Pictures([Picture(treated.rates, heading, drawn, f"{heading}, with 95{PERCENT} intervals.")])
-                )
+                drawn, caption = svg(treated.rates, rates.figure(parity)), f"{heading}, with 95{PERCENT} intervals."
+                blocks.append(Pictures([Picture(treated.rates, heading, drawn, caption)]))
             made.append(Section(treated.rates, heading, blocks))
-            made += [
-                Section(sheet.name, sheet.heading, [Table(sheet.grid, head=SITE), Bullets(sheet.explanations[:1])])
-                for sheet in layout.site_sheets(treated, self.compared.document)
-            ]
+            for sheet in layout.site_sheets(treated, self.compared.document):
+                blocks = [Table(sheet.grid, head=SITE), Bullets(sheet.explanations[:1])]
+                made.append(Section(sheet.name, sheet.heading, blocks))
         return [*made, Section("limits", "What this cannot show", [Bullets([*self._limits()])])]
 
     @property
@@ -285,14 +279,14 @@ class Audit:
         for column in content.gaps_of(treated.parity, self.history.main, calibration=self.data.scores is not None):
             gap = content.mean_of(method, column.key)
             every = cast(Mapping[str, Any], method["groups"])
-            each = {k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in column.rates}
-            values = max(each.values(), key=lambda values: gap_between(values.values()) or 0.0, default={})
-            texts = [rates.NOT_ESTIMABLE, "", "", ""]
+            by_key = {k: {g: v for g, row in every.items() if (v := row[k]["mean"]) is not None} for k in column.rates}
+            values = max(by_key.values(), key=lambda values: gap_between(values.values()) or 0.0, default={})
+            texts = [rates.NOT_ESTIMABLE]
             if gap is not None:
                 ends = [choose(values, key=values.__getitem__) for choose in (min, max)] if values else []
                 texts = [number(gap, self._digits), interval(content.ends_of(method, column.key), self._digits)]
-                texts += [f"{g} {number(values[g], self._digits)}" for g in ends] or ["", ""]
-            yield column, texts
+                texts += [f"{g} {number(values[g], self._digits)}" for g in ends]
+            yield column, [*texts, "", "", ""][:4]
 
     def _said(self, treated: content.Treated) -> Iterator[str]:
         """What the gaps are, and what they do not show."""

@@ -70,12 +70,13 @@ def page(compared: Comparison, about: About | None = None) -> Page:
     about = {**_about(runs), **(about or {})}
     chosen = runs[0].threshold if len(runs) == 1 else None
     facts = (about.get("author"), about.get("contact"), f"written {date.today().isoformat()}")
+    limits_of_data = Bullets([*_limits_of_data(compared, chosen)])
     sections = [
         _missed(compared) if chosen is None else _missed_at(chosen, compared),
         Section("purpose", "Purpose", [Text(about.get("purpose") or NO_PURPOSE)]),
-        _people(compared, chosen),
+        Section("people", "Who is in the data, and who is not", [*map(Text, _rows(compared)), limits_of_data]),
         Section("threshold", "Threshold", [*map(Text, _threshold(runs, chosen))]),
-        Section("uncertain", "What is uncertain", [Bullets(_uncertain(compared, chosen)[:POINTS])]),
+        Section("uncertain", "What is uncertain", [Bullets([*_uncertain(compared, chosen)][:POINTS])]),
         Section("not-looked-at", "What was not looked at", [Bullets([*_not_looked_at(compared, chosen)])]),
         Section("made", "How it was made", [*map(Text, _made(compared))]),
         Section("contact", "Whom to ask", [*map(Text, _whom(about))]),
@@ -114,38 +115,32 @@ def _data(run: History) -> str:
 def _predicted(run: History) -> str:
     """What is predicted, and for two classes what the words of the tables are."""
     options = (run.meta.get("config") or {}).get("scenario_options") or {}
-    what = f"the column {options['label']}" if options.get("label") else "what the data have as labels"
+    target = f"the column {options['label']}" if options.get("label") else "what the data have as labels"
     if run.main != ACCURACY:
-        return f"It predicts a number, {what}{run.main.words}."
+        return f"It predicts a number, {target}{run.main.words}."
     if run.positive is not None and run.positive.other:
         return (
-            f"It predicts {what}: {run.positive.name} or {run.positive.other}. Below, a person of class "
+            f"It predicts {target}: {run.positive.name} or {run.positive.other}. Below, a person of class "
             f"{run.positive.name} who is predicted as {run.positive.other} is missed, and one of class {run.positive.other} who is predicted as "
             f"{run.positive.name} is a false alarm."
         )
-    return f"It predicts {what}: {some(list(run.classes), 10)}."
-
-
-def _people(compared: Comparison, chosen: Chosen | None) -> Section:
-    """Who is in the data, and who is not."""
-    limits_of_data = Bullets([*_limits_of_data(compared, chosen)])
-    return Section("people", "Who is in the data, and who is not", [*map(Text, _rows(compared)), limits_of_data])
+    return f"It predicts {target}: {some(list(run.classes), 10)}."
 
 
 def _rows(compared: Comparison) -> Iterator[str]:
     """From how many rows the model learnt, and on how many it was tested."""
     run, least = compared.histories[0], compared["least"]
-    held = run.meta.get("holdings") or {}
+    holdings = run.meta.get("holdings") or {}
     divisions = {
         tuple((each["name"], each["size"]) for part in ("clients", "tests") for each in (of_run or {}).get(part, ()))
         for of_run in (history.meta.get("holdings") for history in compared.histories)
     }
     model, it = ("The model", "It") if len(divisions) == 1 else ("In the first run, the model", "In the first run, it")
-    if clients := held.get("clients"):
+    if clients := holdings.get("clients"):
         total, range_ = in_words(sum(client["size"] for client in clients), least), size_range(clients, least)
         each = _sizes(clients, least) if len(clients) <= ROWS else f"each with {range_}" * bool(range_)
         yield f"{model} learnt from {total} rows of {plural(len(clients), 'site')}{f': {each}' * bool(each)}."
-    if tests := held.get("tests"):
+    if tests := holdings.get("tests"):
         named = [{**test, "name": run.group_words.get(test["name"], test["name"])} for test in tests]
         each, total = _sizes(named, least), sum(test["size"] for test in tests)
         yield f"{it} was tested on {in_words(total, least)} rows that it had not seen{f': {each}' * (1 < len(tests) <= ROWS)}."
@@ -189,15 +184,11 @@ def _missed_at(chosen: Chosen, compared: Comparison) -> Section:
     """Who is missed how often at a threshold: a sentence for every division of the test rows, and a table of each."""
     before = "" if score_of(chosen) else "Before the threshold was chosen: "  # whose counts are hidden
     texts = [*(f"{before}{text}" for text in failures(compared.document)), _predicted(compared.histories[0])]
-    tables = [
-        Table(_threshold_grid(division, chosen), f"By {_called(division)}{_cut(division['groups'])}", "")
-        for division in chosen["divisions"]
-    ]
+    tables = [Table(_threshold_grid(d, chosen), f"By {_called(d)}{_cut(d['groups'])}", "") for d in chosen["divisions"]]
     tables = tables or [Table(_threshold_grid({"by": "", "groups": {"all": chosen["everyone"]}}, chosen), head="")]
     caption = " ".join(filter(None, (BRACKETS.format(SAME_KIND), thresholds.hidden(chosen))))
-    return Section(
-        "missed", MISSED, [*map(Text, texts), *tables, Text(caption, "caption"), *map(Text, _sentences(chosen))]
-    )
+    below = [Text(caption, "caption"), *map(Text, _sentences(chosen))]
+    return Section("missed", MISSED, [*map(Text, texts), *tables, *below])
 
 
 def _missed(compared: Comparison) -> Section:
@@ -276,9 +267,8 @@ def _worded(division: Division, name: str) -> str:
 
 def _difference(worst: RatesAt, best: RatesAt) -> str:
     """The difference of two groups with its interval, from those of the two (Newcombe 1998, method 10), from 0 on where they may be alike."""
-    (q, *of_q), (p, *of_p) = (
-        [float(group["sensitivity"][end] or 0) for end in ("value", "low", "high")] for group in (best, worst)
-    )
+    shares = (group["sensitivity"] for group in (best, worst))
+    (q, *of_q), (p, *of_p) = ([float(share[end] or 0) for end in ("value", "low", "high")] for share in shares)
     low, high = (100 * end for end in newcombe(q, of_q, p, of_p))
     more = _by_chance([worst, best]) < 0.05 and low >= 0.5  # which is shown as 1
     low = low if more else min(low, 0.0)
@@ -310,16 +300,15 @@ def _per_hundred(share: Estimate) -> str:
 def _threshold_grid(division: Division, chosen: Chosen) -> Grid:
     """The table of the threshold's rates: the groups that are missed most often first."""
     groups, several = division["groups"], chosen["by_group"] is not None
-    titles = ("tested", f"of class {chosen['positive']}", "missed of 100", "false alarms of 100")
+    titles = ["tested", f"of class {chosen['positive']}", "missed of 100", "false alarms of 100"]
+    titles += ["threshold"] * several
 
     def cells(group: RatesAt) -> tuple[Cell, ...]:
         shares = [_left_out(**group[key]) for key in ("sensitivity", "specificity")]
         return (*thresholds.counts(group, chosen["least"]), *shares, *[Cell(number(group["threshold"], 2))] * several)
 
     rows = _lowest({name: group["sensitivity"]["value"] for name, group in groups.items()})
-    return Grid(
-        (*titles, *["threshold"] * several), tuple((_worded(division, name), cells(groups[name])) for name in rows)
-    )
+    return Grid((*titles,), tuple((_worded(division, name), cells(groups[name])) for name in rows))
 
 
 def _lowest(values: Mapping[str, float | None]) -> list[str]:
@@ -337,8 +326,8 @@ def _cut(groups: Mapping[str, object]) -> str:
 def _by(treatment: content.Treated, compared: Comparison) -> str:
     """What divides people: an attribute, or that whose values the test sets are."""
     run = compared.histories[0]
-    values = {name: {*map(str, each)} for name, each in run.attributes.items()}
-    same = [name for name, each in values.items() if {*run.groups, *run.small_groups} <= each]
+    values = {name: {*map(str, groups)} for name, groups in run.attributes.items()}
+    same = [name for name, groups in values.items() if {*run.groups, *run.small_groups} <= groups]
     return f"By {treatment.attribute or (same[0] if same else 'group')}"
 
 
@@ -408,20 +397,20 @@ def _threshold(runs: Sequence[History], chosen: Chosen | None) -> Iterator[str]:
     elif len(runs[0].classes) != 2:
         yield "None: the most probable class is predicted."
     elif chosen is None:
-        why, how = "None was chosen: each", "Choose it: equipoise threshold RUN --help."
+        reason, advice = "None was chosen: each", "Choose it: equipoise threshold RUN --help."
         if any(run.threshold for run in runs):
-            why = "Several runs are shown here, so the numbers above use none: each"
-            how = "A report of a single run shows its threshold."
+            reason = "Several runs are shown here, so the numbers above use none: each"
+            advice = "A report of a single run shows its threshold."
         if runs[0].at_sites:
-            how = "Sites keep their rows, on which one could be chosen."
+            advice = "Sites keep their rows, on which one could be chosen."
         suits = "That suits a task where both mistakes cost the same."
         other = " other" * any("decides" in run.meta for run in runs)
         yield from _decided(runs)
         if any("decides" not in run.meta for run in runs):
-            yield f"{why}{other} model predicts the more probable class. {suits} {how}"
+            yield f"{reason}{other} model predicts the more probable class. {suits} {advice}"
     else:
-        what, how, *more = thresholds.sentences(chosen)
-        yield from (f"{what} {how}", *more)
+        decision, advice, *more = thresholds.sentences(chosen)
+        yield from (f"{decision} {advice}", *more)
 
 
 def _decided(runs: Sequence[History]) -> Iterator[str]:
@@ -434,22 +423,18 @@ def _decided(runs: Sequence[History]) -> Iterator[str]:
         )
 
 
-def _uncertain(compared: Comparison, chosen: Chosen | None) -> list[str]:
+def _uncertain(compared: Comparison, chosen: Chosen | None) -> Iterator[str]:
     """What the numbers do not settle."""
     of_choice = tuning_notes(compared.histories)
-    points = [*(_settings(compared.histories) if of_choice else ())]
-    points += [*(text for text in compared["notes"] if text not in of_choice), *limits(compared)]
+    yield from _settings(compared.histories) if of_choice else ()
+    yield from (text for text in compared["notes"] if text not in of_choice)
+    yield from limits(compared)
     if chosen is not None:
         if (off := chosen["everyone"]["ece"]) is not None:
-            points += [
-                f"The model's confidence is off by {100 * off:.1f} points on average (expected calibration error){_worst_ece(chosen)}."
-            ]
-        points += [
-            f"The threshold was chosen for {chosen['rule']}, on other rows than those of the table: these reach that only roughly."
-        ]
+            yield f"The model's confidence is off by {100 * off:.1f} points on average (expected calibration error){_worst_ece(chosen)}."
+        yield f"The threshold was chosen for {chosen['rule']}, on other rows than those of the table: these reach that only roughly."
     if fewest := _fewest(compared, chosen):
-        points.append(f"The fewest people behind a rate above are {fewest}.")
-    return points
+        yield f"The fewest people behind a rate above are {fewest}."
 
 
 CHOSEN_ON: Final = {
@@ -460,22 +445,21 @@ CHOSEN_ON: Final = {
 
 def _settings(runs: Sequence[History]) -> Iterator[str]:
     """How the settings of methods were chosen, in plain words."""
-    each = " for each" * (len({run.label for run in runs}) > 1)
+    scope = " for each" * (len({run.label for run in runs}) > 1)
 
     def ways(run: History) -> Iterator[str]:
         if (tuned := run.tuned) is not None:
-            rows = CHOSEN_ON.get(
-                tuned["by"], f"{100 * tuned['validation']:g} % of the training rows, held out for that"
-            )
+            held_out = f"{100 * tuned['validation']:g} % of the training rows, held out for that"
+            rows = CHOSEN_ON.get(tuned["by"], held_out)
             useless = ", and none was of use" * (tuned.get("useless") == tuned["draws"])
-            yield f"were chosen among {tuned['draws']} tried{each}, on {rows}{useless}"
+            yield f"were chosen among {tuned['draws']} tried{scope}, on {rows}{useless}"
             if changed := tuned.get("changed"):
                 yield f"were chosen before this was changed: {', '.join(changed)}"
         elif run.sharing.federated:
             yield "were taken as given, which may favour a method"
 
     by_way = grouped((way, run.label) for run in runs for way in ways(run))
-    yield from (f"The settings of {some([*dict.fromkeys(labels)], METHODS)} {how}." for how, labels in by_way.items())
+    yield from (f"The settings of {some([*dict.fromkeys(labels)], METHODS)} {text}." for text, labels in by_way.items())
 
 
 def _worst_ece(chosen: Chosen) -> str:
@@ -528,14 +512,14 @@ def _made(compared: Comparison) -> Iterator[str]:
     config, sites = run.meta.get("config") or {}, len(run.client_names)
     labels = some([*compared.runs], METHODS)
     runs = "" if len(compared.histories) == 1 else f", {plural(len(compared.histories), 'run')}"
-    how = f"{'Methods' if len(compared.runs) > 1 else 'Method'} {labels}: {plural(compared['rounds'], 'round')}{runs}."
+    text = f"{'Methods' if len(compared.runs) > 1 else 'Method'} {labels}: {plural(compared['rounds'], 'round')}{runs}."
     if run.at_sites:
         where = f"The {sites} sites kept their rows, and sent models or sums to a server."
     elif run.sharing.clients:
         where = f"This was a simulation on one machine: {plural(sites, 'site')} trained as if each kept its rows, and the rows were in one place."
     else:
         where = "All rows were in one place."
-    yield f"{how} {where}"
+    yield f"{text} {where}"
     yield from in_force(compared.document)
     schema = (run.meta.get("data") or {}).get("schema") or {}
     if columns := [*schema.get("columns", {})]:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Vector = NDArray[np.float64]
 
+Curve = Mapping[int, float]  # values by round
 Style = dict[str, Any]  # how something is drawn: keyword arguments of Matplotlib
+ANY: Final = (-np.inf, np.inf)
 RC = Path("matplotlibrc")  # settings of matplotlib
 WIDTH: Final = 3.4  # inches: one column of a two-column paper
 FULL: Final = 46  # characters of a name that fit this width
@@ -84,26 +86,26 @@ def band(axes: Axes, x: Any, low: Any, high: Any, i: int, alpha: float = 0.15) -
     axes.fill_between(x, low, high, color=color(i), alpha=alpha, linewidth=0).set_gid(f"m{i}")
 
 
-def line(axes: Axes, x: Any, y: Any, label: str, i: int, **how: Any) -> None:
+def line(axes: Axes, x: Any, y: Any, label: str, i: int, **style: Any) -> None:
     """A curve in the colour and dash of the i-th method; a mark where it is one point."""
     look = {"color": color(i), "linestyle": dash(i), "linewidth": 1.4, "label": plain(label)}
-    axes.plot(x, y, **{**look, "marker": "o" if len(x) == 1 else None, "markersize": 3, **how})
+    axes.plot(x, y, **{**look, "marker": "o" if len(x) == 1 else None, "markersize": 3, **style})
 
 
 def mean_line(
     axes: Axes,
-    curves: Sequence[Mapping[int, float]],
+    curves: Sequence[Curve],
     label: str,
     i: int,
-    ends: tuple[float, float] = (-np.inf, np.inf),
+    ends: Sequence[float] = ANY,
     alpha: float = 0.15,
-    **how: Any,
+    **look: Any,
 ) -> None:
     """The mean of the curves of several seeds, and as a band its 95 % interval, within ``ends``."""
     rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
     values = np.array([[curve[t] for t in rounds] for curve in curves])  # [seeds, R]
     mean = values.mean(axis=0)
-    line(axes, rounds, mean, label, i, **how)
+    line(axes, rounds, mean, label, i, **look)
     if len(values) > 1:
         low, high = ((mean + sign * half_interval(values)).clip(*ends) for sign in (-1, 1))
         band(axes, rounds, low, high, i, alpha)
@@ -140,9 +142,14 @@ def beyond(axes: Axes, x: ArrayLike, y: ArrayLike, where: ArrayLike, marker: str
 
 
 def panels(
-    n: int, *, height: float, columns: int = 1, sharex: bool = False, sharey: bool | None = None
+    titles: int | Sequence[str], *, height: float, columns: int = 1, sharex: bool = False, sharey: bool | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of one column's width with panels of `height` inches; those side by side have one scale unless told otherwise."""
+    """A figure of one column's width with panels of `height` inches; those side by side have one scale unless told otherwise.
+
+    Parameters
+    ----------
+    titles : of the panels; or of panels without titles, how many there are.
+    """
     if RC.exists():  # in the current folder, which others may have made: it can have text written by programs
         open_regular(RC).close()
         import matplotlib
@@ -150,22 +157,25 @@ def panels(
         matplotlib.rcdefaults()
     from matplotlib.figure import Figure
 
+    titles = [""] * titles if isinstance(titles, int) else titles
+    n = len(titles)
     rows = -(-n // columns)
     figure = Figure(figsize=(WIDTH, rows * height + 0.35), layout="constrained")
-    grid = figure.subplots(
-        rows, columns, squeeze=False, sharex=sharex, sharey=columns > 1 if sharey is None else sharey
-    )
+    sharey = columns > 1 if sharey is None else sharey
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
     for axes in grid.flat[n:]:
         axes.remove()
-    shown = list(grid.flat[:n])
+    used = list(grid.flat[:n])
     setattr(figure, "_repr_png_", partial(_png, figure))  # noqa: B010 (by which a notebook shows it, without pyplot)
-    for axes in shown:
+    for axes, text in zip(used, titles, strict=True):
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set(color=INK, linewidth=0.6)
         axes.tick_params(labelsize=7, width=0.6, length=2.5, color=INK, labelcolor=INK)
         axes.grid(axis="y", color=FAINT, linewidth=0.5)
         axes.set_axisbelow(True)
-    return figure, shown
+        if text:
+            title(axes, text)
+    return figure, used
 
 
 def upright_grid(axes: Axes) -> None:
@@ -194,10 +204,10 @@ def whole_numbers(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
 
 
-def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
-    """One legend above all panels, in as many columns as fit the width; none for a single name."""
+def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
+    """The figure with one legend above all panels, in as many columns as fit the width; none for a single name."""
     if len(labels) < 2:
-        return
+        return figure
     handles, names = axes.get_legend_handles_labels()
     longest = max(len(line) for label in labels for line in lines(label, FULL))
     columns = max(1, min(len(names), int((WIDTH - 0.1) / (0.45 + 0.062 * longest))))
@@ -205,6 +215,7 @@ def legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> None:
     figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(names) // columns) + 0.13 * more)
     look: dict[str, Any] = {"frameon": False, "labelcolor": INK, "handlelength": 1.4, "columnspacing": 1.2}
     figure.legend(handles, names, loc="outside upper center", ncols=columns, fontsize=7.5, **look)
+    return figure
 
 
 def plain(text: str, width: int = FULL) -> str:
@@ -230,15 +241,15 @@ def dash(i: int) -> str:
 
 def axis_ends(measure: Measure) -> tuple[float | None, float | None]:
     """The ends of an axis that shows every possible value of a measure; None where it has no end."""
-    low, high = measure.ends
-    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
+    low, high = (end if math.isfinite(end) else None for end in measure.ends)
+    return low, high
 
 
-def runs_with(compared: Comparison, has: Callable[[Run], bool], what: str) -> dict[str, list[Run]]:
+def runs_with(compared: Comparison, has: Callable[[Run], bool], data: str) -> dict[str, list[Run]]:
     """Runs that have the data of a figure, by label; one with a run that failed is marked."""
     runs = {label + FAILED * any(run.failure for run in own): own for label, own in compared.runs_with(has).items()}
     if not runs:
-        raise ValueError(f"this figure shows {what}, which no record of {', '.join(compared.runs)} holds.")
+        raise ValueError(f"this figure shows {data}, which no record of {', '.join(compared.runs)} holds.")
     return runs
 
 

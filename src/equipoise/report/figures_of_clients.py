@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -43,10 +42,8 @@ def spread(compared: Comparison) -> Figure:
     runs = drawing.runs_with(compared, _has_clients, f"the clients' {measure.plural}")
     figure, (axes,) = drawing.panels(1, height=1.9)
     way = 1 if measure.better == "higher" else -1
-    curves = {
-        label: [np.sort(measure.scale * run.shown.over_clients(compared.last))[::way] for run in seeds]
-        for label, seeds in runs.items()
-    }
+    values = {label: [r.shown.over_clients(compared.last) for r in seeds] for label, seeds in runs.items()}
+    curves = {label: [np.sort(measure.scale * x)[::way] for x in of_seeds] for label, of_seeds in values.items()}
     numbers = {len(curve) for seeds in curves.values() for curve in seeds}
     n = max(numbers)
     shares = np.linspace(0, 1, n)
@@ -57,8 +54,7 @@ def spread(compared: Comparison) -> Figure:
     share = "" if len(numbers) == 1 else "share of the clients (%)"
     drawing.labels(axes, f"{share or 'client'}, from worst to best", measure.axis())
     drawing.whole_numbers(axes)
-    drawing.legend(figure, axes, list(runs))
-    return figure
+    return drawing.legend(figure, axes, list(runs))
 
 
 def contributions(compared: Comparison) -> Figure:
@@ -76,8 +72,8 @@ def contributions(compared: Comparison) -> Figure:
         alone, owned = seeds[0].contribution, seeds[0].reward
         order = np.argsort(alone, kind="stable")
         alone, owned, at = 100 * alone[order], 100 * owned[order], np.arange(len(alone))
-        many = len(alone) > 20
-        if many:
+        if len(alone) > 20:
+            axes.set_xticks([])
             axes.bar(at, owned, 0.8, color=drawing.color(0), linewidth=0, label="owned")
             axes.hlines(alone, at - 0.5, at + 0.5, color=PALETTE[1], linewidth=1.4, label="alone")
         else:
@@ -88,17 +84,12 @@ def contributions(compared: Comparison) -> Figure:
         axes.margins(x=0.01)
         fairness = seeds[0].summary["collaboration"]["fairness"]
         drawing.title(axes, label, UNDEFINED if fairness is None else f"{fairness:.1f}")
-        if many:
-            axes.set_xticks([])
     both = np.concatenate([np.r_[run.contribution, run.reward] for run, *_ in runs.values()])
     low, high = (reduce(100 * both) for reduce in (np.nanmin, np.nanmax))
     panels[0].set_ylim(max(0.0, low - 0.35 * (high - low) - 1), min(100.0, high + 0.05 * (high - low) + 0.5))
-    whose = "client, in the order of what it reaches alone"
-    if n > 20:
-        whose = "clients in the order of what they reach alone"
-    drawing.labels(figure, whose, "accuracy (%)")
-    drawing.legend(figure, panels[0], ["alone", "owned"])
-    return figure
+    whose = "clients in the order of what they reach" if n > 20 else "client, in the order of what it reaches"
+    drawing.labels(figure, f"{whose} alone", "accuracy (%)")
+    return drawing.legend(figure, panels[0], ["alone", "owned"])
 
 
 def plane(compared: Comparison) -> Figure:
@@ -121,8 +112,7 @@ def plane(compared: Comparison) -> Figure:
     left, right = axes.get_xlim()
     axes.set_xlim(max(left, -104), min(right, 104))  # fairness ends at 100, error bars may not
     drawing.labels(axes, "collaborative fairness (100 × Pearson)", "accuracy of the best client (%)")
-    drawing.legend(figure, axes, list(runs))
-    return figure
+    return drawing.legend(figure, axes, list(runs))
 
 
 def clients(compared: Comparison) -> Figure:
@@ -140,16 +130,15 @@ def clients(compared: Comparison) -> Figure:
     every = np.concatenate(list(alone.values()))
     sequence = ListedColormap(colormaps[SEQUENCE[0]](np.linspace(*SEQUENCE[1:])))
     colors = ScalarMappable(Normalize(np.nanmin(every), np.nanmax(every)), sequence)
-    figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.35 if len(runs) > 1 else 1.9)
+    figure, panels = drawing.panels([*runs], columns=min(2, len(runs)), height=1.35 if len(runs) > 1 else 1.9)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
         rounds, table = seeds[0].history.client_table()  # [R], [R, N]
-        shown = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
+        places = np.unique(np.r_[np.arange(0, len(rounds), 1 + len(rounds) // 200), len(rounds) - 1])
         look: drawing.Style = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
         look["marker"] = "o" if len(rounds) == 1 else None
         for m in np.argsort(alone[label], kind="stable"):
             color = colors.to_rgba(alone[label][m])
-            axes.plot(np.array(rounds)[shown], 100 * table[shown, m], color=color, **look)
-        drawing.title(axes, label)
+            axes.plot(np.array(rounds)[places], 100 * table[places, m], color=color, **look)
         drawing.whole_numbers(axes)
     bar = figure.colorbar(colors, ax=panels, aspect=40, pad=0.02, location="top", fraction=0.05)
     bar.set_label("accuracy reached alone (%)", size=8, color=INK)
@@ -170,25 +159,24 @@ def neurons(compared: Comparison) -> Figure:
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     tables = {label: table[1] for label, run in firsts.items() if (table := unit_table(run))}
     n = max(map(len, tables.values()))
-    figure, panels = drawing.panels(len(firsts), height=0.4 + (0.11 if n <= 20 else 1.9 / n) * max(n, 5))
+    figure, panels = drawing.panels([*firsts], height=0.4 + (0.11 if n <= 20 else 1.9 / n) * max(n, 5))
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
-        held, units, alone = tables[label], run.meta["units"], run.contribution
-        order = np.arange(len(held)) if alone is None else np.argsort(alone, kind="stable")
-        start, gap = 0, 0.02 * held.shape[1]
+        bits, units, alone = tables[label], run.meta["units"], run.contribution
+        order = np.arange(len(bits)) if alone is None else np.argsort(alone, kind="stable")
+        start, gap = 0, 0.02 * bits.shape[1]
         ticks = []
         for g, (name, size) in enumerate(zip(units["names"], units["sizes"], strict=True)):
-            of_group = held[order, start : start + size]
+            of_group = bits[order, start : start + size]
             of_group = of_group[:, np.argsort(-of_group.sum(axis=0), kind="stable")]
             left = start + g * gap
-            spans = np.array([(row, *span) for row, units_ in enumerate(of_group) for span in _stretches(units_)])
+            edges = np.diff(np.pad(of_group, ((0, 0), (1, 1))).astype(np.int8))
+            (rows, first), (_, end) = np.nonzero(edges == 1), np.nonzero(edges == -1)  # of stretches of held units
             axes.barh(range(len(order)), size, left=left, color=FAINT, linewidth=0)
-            if spans.size:
-                rows, first, end = spans.T
-                axes.barh(rows, end - first, left=left + first, color=drawing.color(0), linewidth=0)
+            axes.barh(rows, end - first, left=left + first, color=drawing.color(0), linewidth=0)
             ticks.append((left + size / 2, f"{name} ({size})"))
             start += size
         axes.set_xlim(0, start + gap * (len(ticks) - 1))
-        axes.set_ylim(-0.6, len(held) - 0.4)
+        axes.set_ylim(-0.6, len(bits) - 0.4)
         room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
         turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         crowded = room < 0.06 * max(len(text) for _, text in ticks)
@@ -199,7 +187,6 @@ def neurons(compared: Comparison) -> Figure:
         axes.tick_params(length=0)
         axes.grid(visible=False)
         axes.spines[["left", "bottom"]].set_visible(False)
-        drawing.title(axes, label)
     drawing.labels(figure, "hidden units, from those that most clients hold", "client")
     return figure
 
@@ -218,12 +205,6 @@ def unit_table(history: History) -> tuple[int, NDArray[np.bool_]] | None:
             bits = [np.unpackbits(np.frombuffer(bytes.fromhex(row), np.uint8))[: sum(sizes)] for row in rows]
             return record["round"], np.array(bits, dtype=bool)
     return None
-
-
-def _stretches(held: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where stretches of True begin and end: `[1, 1, 0, 1]` gives `[(0, 2), (3, 4)]`."""
-    edges = np.flatnonzero(np.diff(np.r_[False, held, False].astype(np.int8)))
-    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def presence(compared: Comparison) -> Figure:
@@ -245,8 +226,8 @@ def presence(compared: Comparison) -> Figure:
             axes.plot(accuracy, rows, MARKERS[i % len(MARKERS)], clip_on=False, **look)
         axes.grid(axis="x", color=FAINT, linewidth=0.5)
         drawing.legend(figure, axes, [method["method"] for method in compared["methods"]])
-    shown = (("rounds trained (%)", (0, 100)), (measure.axis(), drawing.axis_ends(measure)))
-    for axes, (title, ends) in zip((left, *right), shown, strict=False):
+    axes_of = (("rounds trained (%)", (0, 100)), (measure.axis(), drawing.axis_ends(measure)))
+    for axes, (title, ends) in zip((left, *right), axes_of, strict=False):
         axes.set_xlim(*ends)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_yticks(rows if few else [], names if few else [])
@@ -291,7 +272,7 @@ def weights(compared: Comparison) -> Figure:
     groups = list(dict.fromkeys(group for of_run in names.values() for group in of_run))
     if len(groups) > len(drawing.PALETTE) and not any(any(run.client_groups) for run in firsts.values()):
         groups = [""]
-    figure, panels = drawing.panels(len(firsts), columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
+    figure, panels = drawing.panels([*firsts], columns=min(2, len(firsts)), height=1.35 if len(firsts) > 1 else 1.9)
     for axes, (label, run) in zip(panels, firsts.items(), strict=True):
         rounds, table = map(np.array, run.weight_table())  # [R], [R, N]
         table *= 100
@@ -308,7 +289,6 @@ def weights(compared: Comparison) -> Figure:
         taking_part = np.isfinite(table).sum(axis=1)
         share = np.where(taking_part, 100 / taking_part.clip(1), np.nan)
         axes.plot(rounds, share, color=INK, linewidth=0.7, linestyle=(0, (2, 2)))
-        drawing.title(axes, label)
         drawing.whole_numbers(axes)
     every = np.concatenate([axis.get_ydata() for axes in panels for axis in axes.lines])
     every = every[np.isfinite(every)]
@@ -326,50 +306,31 @@ def _mean(axes: Axes, rounds: NDArray[np.int64], members: Vector, group: str, i:
     drawing.line(axes, rounds[count > 0], mean, group, i, linewidth=1.6, markersize=6)
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """What a method measures and records in every round.
-
-    Parameters
-    ----------
-    title : above a panel.
-    caption : what it is, with its equation.
-    lines : how many numbers there are of a round, the last the method's; 0 for one number per client.
-    """
-
-    title: str
-    caption: str
-    lines: int = 0
-
-
+# what methods measure and record in every round: the title of its panel, and what it is, with its equation
 MEASURED: Final = {
-    "distances": Quantity(
-        "distance d",
-        "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11); with "
-        "distance=norms the sum of the lengths of its tensors.",
-    ),
-    "distance_variance": Quantity(
-        "variance of distances",
-        "Variance over the clients of the squared distance between their models and the mean model (FedHEAL, Eq. 10), "
-        "with FedAvg's weights for that mean (dashed) and with those of the method.",
-        2,
-    ),
-    "sharpness": Quantity(
-        "sharpness S",
-        "Sharpness S: how much a client's training loss rises at the search distance of the round (FedISM+, Eq. 10).",
-    ),
-    "perturbed_loss": Quantity(
-        "perturbed loss L", "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11){loss}."
-    ),
-    "reputation": Quantity(
-        "reputation", "Reputation: the standing that decides what a client gets (of FedSAC, Eqs. 5 and 6)."
-    ),
-    "kept": Quantity("share kept", "Share kept: of all entries of the updates (FedHEAL, Eq. 9).", 1),
-    "step_length": Quantity(
-        "length of the step", "Length of the step: divided by that of the plain mean of the updates.", 1
-    ),
-    "step_cosine": Quantity("cosine of the step", "Cosine of the step with that mean.", 1),
+    "distances": "distance d",
+    "distance_variance": "variance of distances",
+    "sharpness": "sharpness S",
+    "perturbed_loss": "perturbed loss L",
+    "reputation": "reputation",
+    "kept": "share kept",
+    "step_length": "length of the step",
+    "step_cosine": "cosine of the step",
 }
+MEANINGS: Final = {
+    "distances": "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11); with distance=norms the sum "
+    "of the lengths of its tensors.",
+    "distance_variance": "Variance over the clients of the squared distance between their models and the mean model (FedHEAL, Eq. 10), with "
+    "FedAvg's weights for that mean (dashed) and with those of the method.",
+    "sharpness": "Sharpness S: how much a client's training loss rises at the search distance of the round (FedISM+, Eq. 10).",
+    "perturbed_loss": "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11){loss}.",
+    "reputation": "Reputation: the standing that decides what a client gets (of FedSAC, Eqs. 5 and 6).",
+    "kept": "Share kept: of all entries of the updates (FedHEAL, Eq. 9).",
+    "step_length": "Length of the step: divided by that of the plain mean of the updates.",
+    "step_cosine": "Cosine of the step with that mean.",
+}
+# how many numbers there are of a round, the last the method's; all others are one number per client
+LINES: Final = {"distance_variance": 2, "kept": 1, "step_length": 1, "step_cosine": 1}
 
 
 def measured(compared: Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Figure:
@@ -385,25 +346,25 @@ def measured(compared: Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Fig
     """
     runs = drawing.runs_with(compared, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
-    shown = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
-    by_client = [label for key, label in shown if not MEASURED[key].lines]
+    plotted = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
+    by_client = [label for key, label in plotted if key not in LINES]
     groups = list(dict.fromkeys(chain.from_iterable(firsts[label].client_groups for label in by_client)))
-    single = len(shown) == 1
-    figure, panels = drawing.panels(len(shown), columns=2 - single, height=1.9 if single else 1.25, sharey=False)
-    tables = [measured_table(firsts[label], key) for key, label in shown]
-    for axes, (key, label), (rounds, table) in zip(panels, shown, tables, strict=True):
-        if MEASURED[key].lines:
+    titles = [MEASURED[key] + f", {label}" * (len(compared.runs) > 1) for key, label in plotted]
+    single = len(titles) == 1
+    figure, panels = drawing.panels(titles, columns=2 - single, height=1.9 if single else 1.25, sharey=False)
+    tables = [measured_table(firsts[label], key) for key, label in plotted]
+    for axes, (key, label), (rounds, table) in zip(panels, plotted, tables, strict=True):
+        if key in LINES:
             _measured_lines(axes, rounds, table)
         else:
             _measured_clients(axes, rounds, table, np.array(firsts[label].client_groups), groups)
-        drawing.title(axes, MEASURED[key].title + f", {label}" * (len(compared.runs) > 1))
         drawing.whole_numbers(axes)
-    for key in dict.fromkeys(key for key, _ in shown):
-        same = [k for k, (other, _) in enumerate(shown) if other == key]
+    for key in dict.fromkeys(key for key, _ in plotted):
+        same = [k for k, (other, _) in enumerate(plotted) if other == key]
         _one_scale([panels[k] for k in same], [tables[k][1] for k in same])
     drawing.labels(figure, "round")
     if any(groups):
-        drawing.legend(figure, panels[[MEASURED[key].lines for key, _ in shown].index(0)], groups)
+        drawing.legend(figure, panels[[key in LINES for key, _ in plotted].index(False)], groups)
     return figure
 
 
@@ -445,7 +406,7 @@ def measured_in(histories: Sequence[History], keys: Sequence[str] = tuple(MEASUR
 def measured_table(history: History, key: str) -> tuple[NDArray[np.int64], Vector]:
     """The rounds [R] in which a run recorded a quantity, and its numbers [R, N], NaN for absent clients, or [R, lines]."""
     records = [record for record in history.records if record.get(key) is not None]
-    lines = MEASURED[key].lines
+    lines = LINES.get(key, 0)
     table = np.full((len(records), lines or len(history.client_groups)), np.nan)
     for row, record in zip(table, records, strict=True):
         row[slice(None) if lines else record["ids"]] = record.get(key)
@@ -461,8 +422,9 @@ def consistency(compared: Comparison) -> Figure:
     added.  Of runs that recorded bins only, these are drawn.
     """
     runs = drawing.runs_with(compared, has_recorded("consistency"), "the consistency of updates")
-    figure, panels = drawing.panels(len(runs), columns=min(2, len(runs)), height=1.6 if len(runs) > 1 else 2.0)
-    for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
+    several = len(runs) > 1
+    figure, panels = drawing.panels([*runs] if several else 1, columns=1 + several, height=1.6 if several else 2.0)
+    for axes, seeds in zip(panels, runs.values(), strict=True):
         by_round = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]
         late = min(max(of_run) for of_run in by_round)
         early = next((t for t in sorted(by_round[0]) if t >= 9), late)
@@ -473,7 +435,6 @@ def consistency(compared: Comparison) -> Figure:
                 look = {"color": INK, "linewidth": 1.1}
             axes.stairs(density, edges, label=f"round {t}", **look)
         axes.set_xlim(-0.06, 1.06)
-        drawing.title(axes, label if len(runs) > 1 else "")
         axes.legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
     drawing.labels(figure, "update consistency", "density of the parameters")
     return figure

@@ -6,14 +6,14 @@ All take a comparison of runs, and raise a ``ValueError`` if no run has the data
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from equipoise.report import document as content, drawing
 from equipoise.report.document import interval_of
-from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, Vector
+from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, Curve, Vector
 from equipoise.report.formatting import FAILED
 from equipoise.report.statistics import Comparison, Run
 
@@ -59,8 +59,7 @@ def bars(compared: Comparison) -> Figure:
         axes.invert_yaxis()
         drawing.upright_grid(axes)
     (axes.set_xlim if horizontal else axes.set_ylim)(*drawing.axis_ends(measure))
-    drawing.legend(figure, axes, list(runs))
-    return figure
+    return drawing.legend(figure, axes, list(runs))
 
 
 def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector | None]:
@@ -94,8 +93,7 @@ def tradeoff(compared: Comparison) -> Figure:
     least, most, room = *measure.ends, 2 * measure.point(high)
     axes.set_ylim(max(low, least - room), min(high, most + room))  # crosses may be longer
     drawing.labels(axes, measure.axis("STD over the groups", points=True), measure.axis(f"average {measure.noun}"))
-    drawing.legend(figure, axes, list(runs))
-    return figure
+    return drawing.legend(figure, axes, list(runs))
 
 
 def differences(compared: Comparison) -> Figure:
@@ -150,17 +148,14 @@ def convergence(compared: Comparison) -> Figure:
     tables = {label: [run.group_table(2) for run in seeds] for label, seeds in runs.items()}
     for axes, (reduce, name) in zip(panels, reductions, strict=True):
         for i, label, of_seeds in drawing.numbered(compared, tables):
-            curves = [
-                dict(zip(rounds, measure.scale * reduce(table, axis=1), strict=True)) for rounds, table in of_seeds
-            ]
+            curves = [dict(zip(rounds, measure.scale * reduce(x, axis=1), strict=True)) for rounds, x in of_seeds]
             drawing.mean_line(axes, curves, label, i, measure.ends, 0.18)
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, measure.ends[0]), min(high, measure.ends[1]))
         drawing.labels(axes, y=measure.axis(name))
     drawing.labels(panels[-1], "round")
     drawing.whole_numbers(panels[-1])
-    drawing.legend(figure, panels[0], list(runs))
-    return figure
+    return drawing.legend(figure, panels[0], list(runs))
 
 
 def losses(compared: Comparison) -> Figure:
@@ -172,28 +167,21 @@ def losses(compared: Comparison) -> Figure:
     triangle there says that a run is beyond, or that its loss is not finite.
     """
     runs = drawing.runs_with(compared, lambda run: bool(loss_curve(run.history)), "a loss on groups")
-    tests = {label: [loss_curve(run.history) for run in seeds] for label, seeds in runs.items()}
-    curves: dict[str, dict[str, list[list[dict[int, float]]]]] = {
-        "test loss": {label: [[curve] for curve in seeds] for label, seeds in tests.items()}
-    }
-    training = {
-        label: [ends for run in seeds if (ends := training_curves(run.history))] for label, seeds in runs.items()
-    }
-    if any(training.values()):
-        curves["loss in training"] = training
+    tests = {label: [[loss_curve(run.history)] for run in seeds] for label, seeds in runs.items()}
+    training = {label: [*filter(None, (training_curves(r.history) for r in seeds))] for label, seeds in runs.items()}
+    curves = {"test loss": tests} | ({"loss in training": training} if any(training.values()) else {})
     figure, panels = drawing.panels(len(curves), height=1.9 if len(curves) == 1 else 1.5)
     for axes, (title, by_method) in zip(panels, curves.items(), strict=True):
         _losses(axes, [*drawing.numbered(compared, by_method)])
         drawing.labels(axes, "round", title)
         drawing.whole_numbers(axes)
-    drawing.legend(figure, panels[0], list(runs))
-    return figure
+    return drawing.legend(figure, panels[0], list(runs))
 
 
-def _losses(axes: Axes, methods: Sequence[tuple[int, str, Sequence[Sequence[Mapping[int, float]]]]]) -> None:
+def _losses(axes: Axes, methods: Sequence[tuple[int, str, Sequence[Sequence[Curve]]]]) -> None:
     """By method and seed: the curve of the line, and if they are known those of the lower and the upper end of its band."""
     end = loss_limit([curves[0] for _, _, seeds in methods for curves in seeds])
-    shown = []
+    drawn = []
     for i, label, seeds in methods:
         if not seeds:
             continue
@@ -201,12 +189,12 @@ def _losses(axes: Axes, methods: Sequence[tuple[int, str, Sequence[Sequence[Mapp
         values = np.array([[[curve[t] for t in rounds] for curve in curves] for curves in seeds])  # [seeds, 1 or 3, R]
         over = (values[:, 0] > end).any(axis=0)
         values = values.clip(max=end)
-        shown.append(values.ravel())
+        drawn.append(values.ravel())
         drawing.line(axes, rounds, np.median(values[:, 0], axis=0), label, i)
         if values.shape[0] * values.shape[1] > 1:
             drawing.band(axes, rounds, values.min((0, 1)), values.max((0, 1)), i, 0.18)
         drawing.beyond(axes, rounds, end, over, "^", i)
-    every = np.concatenate(shown)
+    every = np.concatenate(drawn)
     low, high = every.min(initial=math.inf), every.max(initial=0)
     if 0 < 100 * low <= high:
         axes.set_yscale("log")
@@ -218,11 +206,8 @@ def _losses(axes: Axes, methods: Sequence[tuple[int, str, Sequence[Sequence[Mapp
 
 def training_curves(history: History) -> list[dict[int, float]]:
     """Mean, lowest and highest loss in training of the clients that took part, by round; empty if not recorded."""
-    rounds = {
-        record["round"]: np.nan_to_num(np.array(record["losses"], dtype=np.float64), nan=math.inf)
-        for record in history.records
-        if record.get("losses")
-    }
+    recorded = {r["round"]: np.array(r["losses"], dtype=np.float64) for r in history.records if r.get("losses")}
+    rounds = {t: np.nan_to_num(losses, nan=math.inf) for t, losses in recorded.items()}
     return [{t: float(reduce(x)) for t, x in rounds.items()} for reduce in (np.mean, np.min, np.max)] if rounds else []
 
 
@@ -237,7 +222,7 @@ def loss_curve(history: History) -> dict[int, float]:
     return curve
 
 
-def loss_limit(curves: Sequence[Mapping[int, float]]) -> float:
+def loss_limit(curves: Sequence[Curve]) -> float:
     """Where the axis of losses ends: at 100 times the lowest of the runs' first losses, and not below 100."""
     firsts = [curve[min(curve)] for curve in curves if curve]
     return 100 * max(1.0, min((first for first in firsts if math.isfinite(first)), default=1.0))

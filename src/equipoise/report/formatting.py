@@ -147,3 +147,8 @@ class Grid(NamedTuple):
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+    def at(self, places: Sequence[int]) -> "Grid":
+        """The columns at some places, in their order."""
+        rows = tuple((name, tuple(cells[k] for k in places)) for name, cells in self.rows)
+        return Grid(tuple(self.titles[k] for k in places), rows)

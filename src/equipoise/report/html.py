@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import Measure, measures_of
@@ -16,9 +16,9 @@ from equipoise.report import answer, figures as drawings, layout, page as pages,
 from equipoise.report.columns import anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
 from equipoise.report.drawing import svg
-from equipoise.report.figures_of_clients import MEASURED, measured_in
+from equipoise.report.figures_of_clients import MEANINGS, measured_in
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
-from equipoise.report.formatting import FAILED, Grid, without
+from equipoise.report.formatting import FAILED, without
 from equipoise.report.holdings import marks, sentence
 from equipoise.report.notes import listed
 from equipoise.report.page import Block, Bullets, Code, Link, Page, Picture, Pictures, Section, Table, Text, of_texts
@@ -71,18 +71,11 @@ def page(compared: Comparison, choice: str = "") -> Page:
     tests = layout.paired_tests(measured)
     of_groups, of_clients = layout.over_groups(compared), layout.over_clients(compared)
     terms = terms_of([compared.measure, *measures_of(compared)[1:]])
-    parts = parts_of_captions(compared)
-    panels = answer.panels(document)
-    titles = {name: plot.heading.format(**parts) for name, plot in drawings.PLOTS.items()}
-    drawn = {
-        name: Picture(
-            name,
-            answer.title_of_figure(name, compared, titles[name], panels),
-            svg(name, figure, [*compared.runs]),
-            caption(name, parts),
-        )
-        for name, figure in drawings.draw_all(compared).items()
-    }
+    parts, panels = parts_of_captions(compared), answer.panels(document)
+    drawn = {}
+    for name, figure in drawings.draw_all(compared).items():
+        heading = answer.title_of_figure(name, compared, drawings.PLOTS[name].heading.format(**parts), panels)
+        drawn[name] = Picture(name, heading, svg(name, figure, [*compared.runs]), caption(name, parts))
     few = answer.few(panels, pages.ROWS)
     of_each = [layout.every_client(compared), *layout.people_of_clients(compared)]
     served = [*_sheets(measured[1:], compared), *_sheets(of_each), *_thresholds(compared)]
@@ -93,15 +86,11 @@ def page(compared: Comparison, choice: str = "") -> Page:
         *_sheets([*measured[:1], layout.other_rounds(document)], compared),
         *_tests(compared, tests),
         *_sheets([*of_groups, *of_clients]),
-        *_legend(compared, _terms(compared, [*measured, *of_groups, *of_clients], tests, terms)),
+        *_legend(compared, [*measured, *of_groups, *of_clients], tests, terms),
     ]
+    badly = ": ".join(filter(None, ("Who is served badly", answer.served_worst(compared))))
     sections = [
-        Section(
-            "who",
-            ": ".join(filter(None, ("Who is served badly", answer.served_worst(compared)))),
-            _plates(drawn, WHO),
-            served,
-        ),
+        Section("who", badly, _plates(drawn, WHO), served),
         Section("costs", "What it costs: rounds, bytes and seconds", parts=_sheets(costs)),
         Section("training", "How training went", _plates(drawn, TRAINING), [_left_out(compared)]),
         Section("statistics", "Statistics: every number, test and limit", _plates(drawn, STATISTICS), numbers),
@@ -139,37 +128,27 @@ def _sheets(sheets: Iterable[layout.Sheet | None], compared: Comparison | None =
 def _sheet(sheet: layout.Sheet, compared: Comparison | None) -> Section:
     text, grid, title = sheet.explanations[0], sheet.grid, sheet.heading
     if compared:
-        text, grid, title = (
-            _below(sheet, compared.measure),
-            _statistics_first(sheet),
-            answer.title_of_table(sheet, compared),
-        )
+        text, title = _below(sheet, compared.measure), answer.title_of_table(sheet, compared)
+        places = range(len(grid.titles))  # what sums up the groups comes before them, where it is seen on a phone
+        grid = grid.at([*places[-sheet.totals :], *places[: -sheet.totals]])
     return Section(sheet.name, title, [Table(grid, "", sheet.head, "numbers", sheet.totals), Text(text, "caption")])
 
 
-def _thresholds(compared: Comparison) -> list[Section]:
+def _thresholds(compared: Comparison) -> Iterator[Section]:
     """The threshold of every run that has one: what it does, how probabilities are, and its figure."""
-    runs = [
-        (f"{label}, seed {s}", chosen)
-        for label, by in compared.runs.items()
-        for s, run in by.items()
-        if (chosen := run.history.threshold) is not None
-    ]
-    several = len(compared.histories) > 1
-    return [
-        Section(
-            f"threshold-{k}",
-            "Threshold and calibration" + f" of {name}" * several,
-            [
-                *map(Text, thresholds.sentences(chosen)),
-                Table(thresholds.rates(chosen), "What the threshold does", "Test rows"),
-                Table(thresholds.probabilities(chosen), "Probabilities", "Test rows"),
-                Text(" ".join(thresholds.explained(chosen)), "caption"),
-                Pictures([Picture(f"threshold-{k}", "Reliability and ROC", svg(f"threshold-{k}", thresholds.figure(chosen)), thresholds.CAPTION)]),
-            ],
-        )
-        for k, (name, chosen) in enumerate(runs)
-    ]  # fmt: skip
+    runs = {f"{label}, seed {s}": run.history for label, by in compared.runs.items() for s, run in by.items()}
+    of_runs = {name: chosen for name, history in runs.items() if (chosen := history.threshold) is not None}
+    for k, (name, chosen) in enumerate(of_runs.items()):
+        drawn = svg(f"threshold-{k}", thresholds.figure(chosen))
+        blocks: list[Block] = [
+            *map(Text, thresholds.sentences(chosen)),
+            Table(thresholds.rates(chosen), "What the threshold does", "Test rows"),
+            Table(thresholds.probabilities(chosen), "Probabilities", "Test rows"),
+            Text(" ".join(thresholds.explained(chosen)), "caption"),
+            Pictures([Picture(f"threshold-{k}", "Reliability and ROC", drawn, thresholds.CAPTION)]),
+        ]
+        title = "Threshold and calibration" + f" of {name}" * (len(compared.histories) > 1)
+        yield Section(f"threshold-{k}", title, blocks)
 
 
 def _tests(compared: Comparison, tests: Sequence[layout.Sheet]) -> Iterator[Section]:
@@ -181,12 +160,9 @@ def _tests(compared: Comparison, tests: Sequence[layout.Sheet]) -> Iterator[Sect
     none = "No test is possible: it takes two common seeds, and differences that vary between them."
     points = compared.measure.points
     the = f"In {points}: the" if points else "The"
-    said = [ONE_SEED.format(the=the)] if alone else [PAIRED.format(the=the), *[HOLM] * any(s.corrected for s in tests)]
-    yield Section(
-        "tests",
-        "Statistical tests",
-        [*made, Text(" ".join(said), "caption")] if tests else [Text(NO_TEST if alone else none)],
-    )
+    texts = [ONE_SEED.format(the=the)] if alone else [PAIRED.format(the=the), *[HOLM] * any(s.corrected for s in tests)]
+    made += [Text(" ".join(texts), "caption") if tests else Text(NO_TEST if alone else none)]
+    yield Section("tests", "Statistical tests", made)
 
 
 NO_TEST: Final = "One seed per method: no test is possible."
@@ -221,16 +197,22 @@ def _left_out(compared: Comparison) -> Section:
     return Section("left-out", title, [Text(text), table])
 
 
-def _legend(compared: Comparison, terms: Sequence[tuple[str, str, Statistic]]) -> Iterator[Section]:
-    """What the columns mean, with formulas."""
+def _legend(
+    compared: Comparison, sheets: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Statistic]
+) -> Iterator[Section]:
+    """What the columns on the page mean, with formulas, in the order of the terms."""
     from markupsafe import Markup, escape
 
-    if not terms:
+    titles = {title for sheet in sheets for title in sheet.grid.titles[-sheet.totals :]}
+    titles |= {title for table in tests for title in table.grid.titles}
+    titles |= {of_measure["title"] for of_measure in tables(compared.document)} | ({"p", "Holm p"} if tests else set())
+    if titles.isdisjoint(terms):
         return
     rounds = "averaged over the last evaluated rounds first" if compared["averaged"] > 1 else when(compared.document)
+    formula = Markup('<span id="{}" class="formula">{}</span>')
     rows = [
-        (title, [Markup('<span id="{}" class="formula">{}</span>').format(name, Markup(typeset(term.formula))), term.better or "–", escape(term.source)])
-        for name, title, term in terms
+        (title, [formula.format(anchor(title, terms), Markup(typeset(term.formula))), term.better or "–", escape(term.source)])
+        for title, term in terms.items() if title in titles
     ]  # fmt: skip
     note = Text(Markup(typeset(notation(compared.measure, rounds))), "caption")
     table = of_texts(rows, ("Formula", "Better", "Source"), "Measure")
@@ -263,30 +245,9 @@ def _origin(compared: Comparison) -> list[Section]:
 
 def _footer(compared: Comparison) -> str:
     versions = "".join(f" · {package} {version}" for package, version in provenance.versions(compared.histories))
-    what = "Accuracies are" if compared.measure.unit == "%" else f"{compared.measure.title} is"
-    return (
-        f"Written {date.today().isoformat()}{versions}. {what} of the global model unless stated; rounds count from 0."
-    )
-
-
-def _terms(
-    compared: Comparison, shown: Sequence[layout.Sheet], tests: Sequence[layout.Sheet], terms: Mapping[str, Statistic]
-) -> list[tuple[str, str, Statistic]]:
-    """What the legend explains, in the order of the terms: id, title, and the term; only what is on the page."""
-    titles = {title for sheet in shown for title in sheet.grid.titles[-sheet.totals :]}
-    titles |= {title for table in tests for title in table.grid.titles}
-    titles |= {of_measure["title"] for of_measure in tables(compared.document)} | ({"p", "Holm p"} if tests else set())
-    return [(anchor(title, terms), title, term) for title, term in terms.items() if title in titles]
-
-
-def _statistics_first(sheet: layout.Sheet) -> Grid:
-    """The table with what sums up the groups before them, where it is seen on a phone."""
-    groups = len(sheet.grid.titles) - sheet.totals
-
-    def turned(cells: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (*cells[groups:], *cells[:groups])
-
-    return Grid(turned(sheet.grid.titles), tuple((name, turned(cells)) for name, cells in sheet.grid.rows))
+    measured = "Accuracies are" if compared.measure.unit == "%" else f"{compared.measure.title} is"
+    model = f"{measured} of the global model unless stated"
+    return f"Written {date.today().isoformat()}{versions}. {model}; rounds count from 0."
 
 
 BOLD: Final = (
@@ -313,17 +274,15 @@ def _facts(compared: Comparison) -> list[str]:
 
 def _whiskers(compared: Comparison) -> str:
     methods = compared["methods"]
-    kinds = {
-        "over seeds": any(cell["ci95"] is not None for method in methods for cell in method["groups"].values()),
-        "over the test samples": any(method["intervals"] for method in methods),
-    }
-    shown = [kind for kind, present in kinds.items() if present]
-    return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(shown)}." if shown else ""
+    over_seeds = any(cell["ci95"] is not None for method in methods for cell in method["groups"].values())
+    over_samples = any(method["intervals"] for method in methods)
+    kinds = ["over seeds"] * over_seeds + ["over the test samples"] * over_samples
+    return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(kinds)}." if kinds else ""
 
 
 def caption(name: str, parts: Mapping[str, str]) -> str:
     """The caption of a figure."""
-    text = drawings.PLOTS[name].caption.format(**parts)
+    text = drawings.CAPTIONS[name].format(**parts)
     return text if name in drawings.DATA else f"{text}{parts['failed']}"
 
 
@@ -336,12 +295,9 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
     undefined = any(mean_of(method, "fairness") is None for method in collaborating)
     over_seeds = "95\u00a0% intervals over the seeds (Student's t)"
     positive = (compared["group_fairness"] or {}).get("positive")
-    held, classes, least = drawings.held(compared), not compared.get("task"), compared["least"]
-    document, measure, losses = (
-        compared.document,
-        compared.measure,
-        compared.measure.loss and f",{compared.measure.loss}",
-    )
+    holdings, classes, least = drawings.held(compared), not compared.get("task"), compared["least"]
+    document, measure = compared.document, compared.measure
+    losses = measure.loss and f",{measure.loss}"
     return {
         "title": measure.title,
         "noun": measure.noun,
@@ -367,20 +323,18 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
         "worst": "".join(f" {text[:-1]}, {when(document)}." for text in worst),
         "seed": " Drawn for the lowest seed." * several,
         "classes": ", classes" * classes,
-        "holdings": sentence(held, classes, least) + marks(held, least) if held else "",
-        "measured": " ".join(MEASURED[key].caption.format(loss=losses) for key in measured_in(compared.histories)),
+        "holdings": sentence(holdings, classes, least) + marks(holdings, least) if holdings else "",
+        "measured": " ".join(MEANINGS[key].format(loss=losses) for key in measured_in(compared.histories)),
         "kept": _kept(compared),
     }
 
 
 def _kept(compared: Comparison) -> str:
     """Which share of the entries of updates each method kept."""
-    kept = [
-        f"{label} {100 * sum(shares) / len(shares):.0f}\u00a0%"
-        for label, seeds in compared.runs.items()
-        if (shares := [r["kept"] for run in seeds.values() for r in run.history.records if r.get("kept") is not None])
-    ]
-    return f" Share of update entries kept, mean over rounds: {', '.join(kept)}." if kept else ""
+    records = {label: [r for run in by.values() for r in run.history.records] for label, by in compared.runs.items()}
+    shares = {label: [r["kept"] for r in rows if r.get("kept") is not None] for label, rows in records.items()}
+    texts = [f"{label} {100 * sum(numbers) / len(numbers):.0f}\u00a0%" for label, numbers in shares.items() if numbers]
+    return f" Share of update entries kept, mean over rounds: {', '.join(texts)}." if texts else ""
 
 
 def _beyond(compared: Comparison) -> str:

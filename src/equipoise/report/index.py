@@ -22,9 +22,9 @@ def page(folder: str, comparisons: Mapping[str, Comparison | str], reports: Mapp
     """
     read = [compared for compared in comparisons.values() if not isinstance(compared, str)]
     several = [compared for compared in read if len(compared.runs) > 1]
-    shown = [c for c in several if any(e.better is not None for p in answer.panels(c.document) for e in p.effects)]
+    deciding = [c for c in several if any(e.better is not None for p in answer.panels(c.document) for e in p.effects)]
     rows = tuple((name, _row(compared, reports.get(name, ""))) for name, compared in comparisons.items())
-    text = f"{len(shown)} of {plural(len(several), 'comparison')} show{'s' * (len(shown) == 1)} a difference to the first method."
+    text = f"{len(deciding)} of {plural(len(several), 'comparison')} show{'s' * (len(deciding) == 1)} a difference to the first method."
     table = Table(Grid(("data", "what it shows", "runs", "page"), rows), head="Folder", kind="lines")
     return Page(f"Comparisons in {folder}", "Index", [plural(len(rows), "folder")], text, first=[table])
 

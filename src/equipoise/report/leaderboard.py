@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -131,18 +132,15 @@ class Leaderboard:
         """The methods with scores on all scenarios on which any method has one, and these scores; shape [scenarios, methods]."""
         scores = self.scores(by)
         scores = scores[~np.isnan(scores).all(axis=1)]
-        kept = [j for j, column in enumerate(scores.T) if len(column) and not np.isnan(column).any()]
-        return [self.document["methods"][j] for j in kept], scores[:, kept]
+        places = [j for j, column in enumerate(scores.T) if len(column) and not np.isnan(column).any()]
+        return [self.document["methods"][j] for j in places], scores[:, places]
 
     @cached_property
     def rankings(self) -> Mapping[str, Ranking]:
         """By criterion, where at least two methods have results on the same scenarios."""
-        every = {by.key: self._complete(by)[1] for by in CRITERIA}
-        return {
-            key: Ranking(scores.shape[1], len(scores), friedman(scores), critical_difference(*scores.shape[::-1]))
-            for key, scores in every.items()
-            if scores.shape[1] > 1
-        }
+        every = {by.key: scores for by in CRITERIA if (scores := self._complete(by)[1]).shape[1] > 1}
+        sizes = {key: (scores.shape[1], len(scores)) for key, scores in every.items()}
+        return {key: Ranking(*sizes[key], friedman(every[key]), critical_difference(*sizes[key])) for key in every}
 
     def outcome(self, method: str, scenario: str, by: Criterion) -> int | None:
         """1 if a method is better than the reference in a scenario (Holm), -1 if worse, 0 if neither; None if not compared."""
@@ -164,7 +162,7 @@ class Leaderboard:
     def absent(self, kind: str) -> dict[str, list[str]]:
         """By scenario, the methods without numbers, of which the kind is `MISSING`, `FAILED` or `SKIPPED`, and why."""
         cells = [(method, scenario, reason(cell)) for method, scenario, cell in self.every if absent(cell) == kind]
-        return grouped((scenario, f"{method} ({why})" if why else method) for method, scenario, why in cells)
+        return grouped((scenario, f"{method} ({text})" if text else method) for method, scenario, text in cells)
 
     def better(self, by: Criterion) -> list[str]:
         """The methods that have run on all scenarios and are better than the reference with a probability above .95."""
@@ -244,9 +242,8 @@ class Leaderboard:
         yield f"Scenarios: {'; '.join(map(_described, scenarios))}."
         yield f"{chosen_by(given['by'], given['draws'], given['validation'], *rounds)} Reported with {plural(given['seeds'], 'other seed')}."
         yield SHARED
-        yield cost_of_choice(
-            *(sum(x.get(key) or 0 for *_, x in self.every) for key in ("tuning_seconds", "tuning_rounds"))
-        )
+        costs = ("tuning_seconds", "tuning_rounds")
+        yield cost_of_choice(*(sum(cell.get(key) or 0 for *_, cell in self.every) for key in costs))
         yield from self.gaps
 
     @property
@@ -265,15 +262,12 @@ class Leaderboard:
 
     def sheets(self) -> list[Sheet]:
         """The standing over the scenarios; per scenario mean, worst, STD; seconds, bytes, cost of tuning."""
-        costs = (self._cost_sheet(key, *table) for key, table in COSTS.items())
-        return [self._over_scenarios(), *map(self._criterion_sheet, CRITERIA), *costs]
+        return [self._over_scenarios(), *map(self._criterion_sheet, CRITERIA), *map(self._cost_sheet, COSTS)]
 
     def _over_scenarios(self) -> Sheet:
         titles = tuple(f"{by.title} {part}" for by in CRITERIA for part in ("W/T/L", "B/E/W", "rank"))
-        rows = (
-            (self.row(m), tuple(cell for by in CRITERIA for cell in _standing(self.standings[by.key][m])))
-            for m in self.order
-        )
+        standings = {m: [self.standings[by.key][m] for by in CRITERIA] for m in self.order}
+        rows = ((self.row(m), tuple(chain.from_iterable(map(_standing, row)))) for m, row in standings.items())
         ps = [f"{by.title} {p_value(r.p)}" for by in CRITERIA if (r := self.rankings.get(by.key)) and r.p >= 0]
         texts = [
             f"W/T/L: wins, ties and losses against {self.reference}. A win or a loss has a p-value by Holm below .05, paired over seeds; a failure is a loss.",
@@ -302,12 +296,11 @@ class Leaderboard:
         names = grouped((s["shown"], s["name"]) for s in self.document["scenarios"] if s["shown"])
         if len(names) == 1:
             return f", {next(iter(names))}"
-        return "".join(f". On {listed(those)}: {shown}" for shown, those in names.items())
+        return "".join(f". On {listed(those)}: {rounds}" for rounds, those in names.items())
 
-    def _cost_sheet(self, key: str, name: str, heading: str, about: str, show: Callable[[float], str]) -> Sheet:
-        return self._table(
-            name, heading, about, lambda _, __, cell: Cell(UNDEFINED if cell[key] is None else show(cell[key]))
-        )
+    def _cost_sheet(self, key: str) -> Sheet:
+        name, heading, about, show = COSTS[key]
+        return self._table(name, heading, about, lambda _, __, x: Cell(UNDEFINED if x[key] is None else show(x[key])))
 
     def _table(
         self, name: str, heading: str, about: str, show: Callable[[str, str, Content], Cell], texts: Sequence[str] = ()
@@ -342,7 +335,7 @@ class Leaderboard:
             return standing._asdict() | {"probabilities": standing.probabilities and standing.probabilities._asdict()}
 
         standings = {key: {m: plain(standing) for m, standing in by.items()} for key, by in self.standings.items()}
-        rankings = {key: each._asdict() | {"p": each.p if each.p >= 0 else None} for key, each in self.rankings.items()}
+        rankings = {key: x._asdict() | {"p": x.p if x.p >= 0 else None} for key, x in self.rankings.items()}
         return {
             "headline": self.headline, "notes": self.notes, "reference": self.reference, "standings": standings, "rankings": rankings,
             "missing": self.absent(MISSING), "failed": self.absent(FAILED), "skipped": self.absent(SKIPPED),
@@ -353,17 +346,16 @@ class Leaderboard:
         """The headline and the best methods over the scenarios, then every table, choice and failure."""
         document, (overall, *sheets), seeds = self.document, self.sheets(), self.document["budget"]["seeds"]
         parts = zip(("W/T/L", "B/E/W", "rank"), overall.explanations, strict=False)
-        gaps = ", ".join(
-            f"{n} {kind}" for kind in (MISSING, FAILED, SKIPPED) if (n := sum(map(len, self.absent(kind).values())))
-        )
-        shown: list[Block] = [Text(self.headline), Bullets(self.notes)]
+        counts = Counter(absent(cell) for *_, cell in self.every)
+        gaps = ", ".join(f"{counts[kind]} {kind}" for kind in (MISSING, FAILED, SKIPPED) if counts[kind])
+        summary: list[Block] = [Text(self.headline), Bullets(self.notes)]
         best = Table(overall.grid._replace(rows=overall.grid.rows[:ROWS]))
-        counts = ((len(self.order), "method"), (len(document["scenarios"]), "scenario"), (seeds, "seed"))
+        facts = ((len(self.order), "method"), (len(document["scenarios"]), "scenario"), (seeds, "seed"))
         return Page(
-            document["title"], "Leaderboard", [plural(n, noun) for n, noun in counts], self.answer,
+            document["title"], "Leaderboard", [plural(n, noun) for n, noun in facts], self.answer,
             notices=[f"Cells without a number: {gaps}; see every choice and failure below."] * bool(gaps),
             links=[Link("All numbers as CSV", "leaderboard.csv"), Link("All tables in LaTeX", "leaderboard.tex")],
-            sections=[Section(SHOWN, "What the numbers show", shown), *map(_section, (overall, *sheets)), self._choices()],
+            sections=[Section(SHOWN, "What the numbers show", summary), *map(_section, (overall, *sheets)), self._choices()],
             terms={f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA},
             first=[best, Text(f"{overall.caption} {document['about']}", "caption")], folded=True,
             sheets=(overall, *sheets), numbers=self._numbers(), names=self._printed,
@@ -375,9 +367,9 @@ class Leaderboard:
         for method in self.order:
             for scenario, cell in self.cells(method).items():
                 draws, runs = cell.get("tuning") or "", reports[scenario] * (cell.get("seconds") is not None)
-                why = _absent(cell, reason(cell))
+                gap = _absent(cell, reason(cell))
                 links = (Cell("draws" * bool(draws), link=draws), Cell("curves" * bool(runs), link=runs))
-                rows.append((self.row(method), (Cell(scenario), Cell(chosen(cell) or UNDEFINED), why, *links)))
+                rows.append((self.row(method), (Cell(scenario), Cell(chosen(cell) or UNDEFINED), gap, *links)))
         grid = Grid(("scenario", "chosen", "no result", "all draws", "reported runs"), tuple(rows))
         more = [Link(f"All about the runs on {name}", address) for name, address in reports.items() if address]
         return Section("choices", "Every choice and failure", [Table(grid, kind="lines", name=CHOICE), *more])
@@ -449,9 +441,9 @@ def _difference(test: Mapping[str, Any]) -> str:
         return ""
     if test.get("low") is None:
         return same_in_every_seed(mean, 1) if (test.get("seeds") or 0) > 1 else ""
-    shown, low, high = (number(test.get(key), 1, sign=True) for key in TESTED[:3])
+    difference, low, high = (number(test.get(key), 1, sign=True) for key in TESTED[:3])
     holm = "" if (p := test.get("holm")) is None else f" {p_value(p)}"
-    return f"{shown} [{low}, {high}]{holm}"
+    return f"{difference} [{low}, {high}]{holm}"
 
 
 def _standing(standing: Standing) -> Iterator[Cell]:

@@ -93,6 +93,7 @@ class Link(NamedTuple):
 
 
 Block = Text | Bullets | Table | Pictures | Code | Link
+Rows = Iterable[tuple[str, Iterable[str]]]  # of texts
 
 
 class Section(NamedTuple):
@@ -171,18 +172,14 @@ class Page:
 
     def latex(self) -> str:
         """The tables in LaTeX for the package booktabs, below what they show in words; wide ones fit a page turned on its side."""
-        said = [text for section in self.sections if section.name == SHOWN for text in texts_of(section)]
-        comments = (f"% {text}" for text in ("needs the package booktabs", *said))
+        texts = [text for section in self.sections if section.name == SHOWN for text in texts_of(section)]
+        comments = (f"% {text}" for text in ("needs the package booktabs", *texts))
         return "\n".join([*comments, *(latex_sheet(sheet, self.names) for sheet in self.tables)])
 
     def csv(self) -> str:
         """The numbers for a program: by default a line per cell of the tables."""
-        cells = [
-            (sheet.name, name, title, cell.mean, cell.half or cell.ends)
-            for sheet in self.tables
-            for name, row in sheet.grid.rows
-            for title, cell in zip(sheet.grid.titles, row, strict=True)
-        ]
+        rows = [(x.name, name, zip(x.grid.titles, row, strict=True)) for x in self.tables for name, row in x.grid.rows]
+        cells = [(sheet, name, title, x.mean, x.half or x.ends) for sheet, name, row in rows for title, x in row]
         return csv_text(self.numbers or [("table", "row", "column", "number", "interval"), *cells])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -211,18 +208,12 @@ def texts_of(section: Section) -> list[str]:
     return [*(block.text for block in section.blocks if isinstance(block, Text)), *bullets_of(section)]
 
 
-def grid_of(rows: Iterable[tuple[str, Iterable[str]]], titles: Iterable[str]) -> Grid:
+def grid_of(rows: Rows, titles: Iterable[str]) -> Grid:
     """Rows of texts."""
     return Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
 
 
-def of_texts(
-    rows: Iterable[tuple[str, Iterable[str]]],
-    titles: Iterable[str],
-    head: str,
-    heading: str = "",
-    kind: str = "settings",
-) -> Table:
+def of_texts(rows: Rows, titles: Iterable[str], head: str, heading: str = "", kind: str = "settings") -> Table:
     """A table of texts."""
     return Table(grid_of(rows, titles), heading, head, kind)
 
@@ -237,12 +228,10 @@ def _template() -> Template:
     """The template of all pages, compiled once: that takes longer than to fill it in."""
     from jinja2 import Environment, StrictUndefined
 
+    functions = {"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address}
     return Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_without_signs
-    ).from_string(
-        _file("page.html.j2"),
-        globals={"pieces": ENDS.split, "form": lambda block: type(block).__name__, "address": _address},
-    )
+    ).from_string(_file("page.html.j2"), globals=functions)
 
 
 def _address(link: str) -> str:
@@ -296,9 +285,9 @@ def latex_sheet(sheet: Sheet, names: Mapping[str, str] = MappingProxyType({})) -
     body = [[tex(_printed(name, names) if of_methods else name), *map(entry, cells)] for name, cells in rows]
     label = re.sub(r"[^\w.-]+", "-", sheet.name)
     caption, _, more = sheet.caption.partition(". ")
-    said = [more, *sheet.sentences]
-    notes = " ".join(text for text in said if "--" not in text).strip()  # options are for who runs it
-    comments = [text for text in said if "--" in text]
+    texts = [more, *sheet.sentences]
+    notes = " ".join(text for text in texts if "--" not in text).strip()  # options are for who runs it
+    comments = [text for text in texts if "--" in text]
     head, form = [sheet.head, *(tex(names.get(title, title)) for title in titles)], "l" + "r" * len(titles)
     if sheet.prose:  # which would leave the page
         form = rf"p{{{0.9 / len(head):.2f}\textwidth}}" * len(head)

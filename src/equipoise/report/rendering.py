@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from equipoise.report import answer, layout
 from equipoise.report.answer import headline, panels, warnings
 from equipoise.report.document import Document
-from equipoise.report.formatting import Grid, lines
+from equipoise.report.formatting import lines
 from equipoise.report.layout import Sheet, sheets
 from equipoise.report.page import Bullets, Table, in_markdown, latex_sheet, printed_names
 from equipoise.report.sentences import verdict
@@ -68,11 +68,11 @@ def rich_sheets(sheets: Iterable[Sheet], width: int) -> list[Group]:
 
 def _beyond_groups(comparison: Document) -> list[Sheet]:
     """The numbers of the first figure, where the table of the groups does not have them."""
-    shown = panels(comparison)
+    of_figure = panels(comparison)
     in_table = {"mean", "worst", "spread"} if len(comparison["methods"][0]["groups"]) > 1 else {"mean"}
-    if {panel.about for panel in shown} <= in_table:
+    if {panel.about for panel in of_figure} <= in_table:
         return []
-    grid = answer.table(shown)
+    grid = answer.table(of_figure)
     narrow = {title: title.replace(" ", "\n") for title in grid.titles}
     caption = "As in the first figure of the report."
     return [Sheet("answer", "The answer", caption, grid, narrow=True, narrow_titles=narrow)]
@@ -95,15 +95,12 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
         blocks[-1].append(k)
         free -= need
 
-    def part(block: Sequence[int]) -> Grid:
-        rows = tuple((name, tuple(row[k] for k in block)) for name, row in sheet.grid.rows)
-        return Grid(tuple(sheet.grid.titles[k] for k in block), rows)
-
     silent = replace(sheet, explanations=(), notes=(), test=(), differences=())
     captions = [sheet.caption, *[""] * (len(blocks) - 1)]
     # The sentences go below the last part.
     of_blocks = [*[silent] * (len(blocks) - 1), sheet]
-    return [replace(each, grid=part(b), caption=c) for each, b, c in zip(of_blocks, blocks, captions, strict=True)]
+    parts = zip(of_blocks, blocks, captions, strict=True)
+    return [replace(part, grid=sheet.grid.at(block), caption=caption) for part, block, caption in parts]
 
 
 def _rich_table(sheet: Sheet, stated: set[str], min_width: int) -> RichTable:
@@ -139,11 +136,8 @@ def markdown(comparison: Document) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    notes = [*sheet.sentences, *sheet.test, *sheet.differences]
-    return (
-        "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *in_markdown([Bullets(notes)])]).rstrip()
-        + "\n"
-    )
+    notes = in_markdown([Bullets([*sheet.sentences, *sheet.test, *sheet.differences])])
+    return "\n".join([escaped(sheet.caption), "", *markdown_grid(sheet), "", *notes]).rstrip() + "\n"
 
 
 def markdown_grid(sheet: Sheet) -> list[str]:
@@ -177,17 +171,15 @@ def save_latex(histories: Sequence[History] | Comparison, directory: str | os.Pa
     ------
     ValueError : there is no run, the scenarios differ, or two runs have the same label and seed.
     """
-    compared = Comparison.of(histories)
+    compared, folder = Comparison.of(histories), Path(directory)
     names = printed_names(compared.histories)
-    return [
-        write_atomically(Path(directory) / f"{sheet.name}.tex", latex_sheet(sheet, names)) for sheet in tables(compared)
-    ]
+    return [write_atomically(folder / f"{sheet.name}.tex", latex_sheet(sheet, names)) for sheet in tables(compared)]
 
 
 def tables(compared: Comparison) -> list[Sheet]:
     """Every table of the report that a paper may have."""
-    each = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
+    of_clients = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
     measured = sheets(compared.document)
     over_all = [*measured, *layout.over_groups(compared), *layout.over_clients(compared)]
-    shown = [*over_all, *each, *layout.paired_tests(measured)]
-    return [sheet for sheet in shown if sheet]
+    every = [*over_all, *of_clients, *layout.paired_tests(measured)]
+    return [sheet for sheet in every if sheet]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from equipoise.metrics import performance
-from equipoise.report import drawing, figures_of_clients
-from equipoise.report.drawing import FAINT, INK, MARKERS
+from equipoise.metrics.performance import gap, mean, std, worst
+from equipoise.report import drawing
+from equipoise.report.drawing import FAINT, INK, MARKERS, Curve
+from equipoise.report.figures_of_clients import clients, contributions, spread
 from equipoise.report.figures_of_groups import bars
 from equipoise.report.reproduction import Block, ReproducedValue, Result
 from equipoise.report.statistics import Comparison
@@ -21,23 +21,11 @@ if TYPE_CHECKING:
 
     from equipoise.records.history import History
 
-Vector = NDArray[np.float64]
-Curves = dict[int, float]  # value by round
 Places = Mapping[str, tuple[str, float | None]]  # by row: its series, and where it stands on the axis
 
-OF_RUNS: Final[dict[str, Callable[[Comparison], Figure]]] = {  # drawn of the runs of a part as they are
-    "bars": bars,
-    "clients": figures_of_clients.clients,
-    "contributions": figures_of_clients.contributions,
-    "spread": figures_of_clients.spread,
-}
-PER_ROUND: Final = {
-    "avg": performance.mean,
-    "last": performance.mean,
-    "std": performance.std,
-    "worst": performance.worst,
-    "gap": performance.gap,
-}
+# drawn of the runs of a part as they are
+OF_RUNS: Final = {"bars": bars, "clients": clients, "contributions": contributions, "spread": spread}
+PER_ROUND: Final = {"avg": mean, "last": mean, "std": std, "worst": worst, "gap": gap}
 OF_TABLES: Final = ("curves", "plane", "sweep")
 # Drawn by `equipoise.analysis.reproduced`, from the models.
 OF_MODELS: Final = ("consistency", "heterogeneity", "landscape")
@@ -67,10 +55,10 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
     -------
     Nothing for a part without runs, and for figures of models (`consistency`, `heterogeneity`, `landscape`).
     """
-    how = experiment.figure
-    kind = how["draw"]
+    figure = experiment.figure
+    kind = figure["draw"]
     if kind == "plane":
-        return _planes(result.parts, how["x"], how["y"])
+        return _planes(result.parts, figure["x"], figure["y"])
     drawn: dict[str, Figure] = {}
     at = {row.name: (row.series, row.x) for row in experiment.row}
     for part in result.parts:
@@ -79,10 +67,10 @@ def draw(experiment: Any, result: Result, histories: Mapping[tuple[str, str], Se
             drawn[part.name] = OF_RUNS[kind](Comparison.of([run for runs in of_rows.values() for run in runs]))
         elif of_rows and kind == "curves":
             series = {row: name for row, (name, _) in at.items()}
-            drawn[part.name] = curves(of_rows, experiment.columns[how["y"]], how["y"], series)
+            drawn[part.name] = curves(of_rows, experiment.columns[figure["y"]], figure["y"], series)
         elif of_rows and kind == "sweep":
-            x = how["x"] if isinstance(how["x"], str) else how["x"][part.name]
-            drawn[part.name] = sweep(part, at, x, how["y"])
+            x = figure["x"] if isinstance(figure["x"], str) else figure["x"][part.name]
+            drawn[part.name] = sweep(part, at, x, figure["y"])
     return drawn
 
 
@@ -101,7 +89,7 @@ def curves(
     panel_of = {row: (series or {}).get(row, "") for row in runs_by_row}
     titles = list(dict.fromkeys(panel_of.values()))
     columns = min(2, len(titles))
-    figure, panels = drawing.panels(len(titles), columns=columns, height=1.9 if len(titles) == 1 else 1.2, sharex=True)
+    figure, panels = drawing.panels(titles, columns=columns, height=1.9 if len(titles) == 1 else 1.2, sharex=True)
     called = {row: row.removeprefix(panel_of[row]) or "without" if panel_of[row] else row for row in runs_by_row}
     names = list(dict.fromkeys(called.values()))
     for axes, title in zip(panels, titles, strict=True):
@@ -109,16 +97,14 @@ def curves(
             if panel_of[row] == title:
                 of_seeds = [over_rounds(run, spec) for run in runs]
                 drawing.mean_line(axes, of_seeds, called[row], names.index(called[row]), linewidth=1.3)
-        drawing.title(axes, title)
         drawing.whole_numbers(axes)
     for axes in panels[-columns:]:
         axes.tick_params(labelbottom=True)  # also above a place that is left free
     drawing.labels(figure, "round", f"{name} (%)")
-    drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
-    return figure
+    return drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
 
 
-def over_rounds(history: History, spec: str) -> Curves:
+def over_rounds(history: History, spec: str) -> Curve:
     """A column in every round in which it was measured, in percent.
 
     Parameters
@@ -162,14 +148,14 @@ def sweep(part: Block, at: Places, x: str, columns: Sequence[str]) -> Figure:
     for axes, column in zip(panels, columns, strict=True):
         for i, name in enumerate(series):
             by_x = _by_place(part, at, name, column)
-            how: drawing.Style = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
-            how |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "elinewidth": 0.8}
+            look: drawing.Style = {"color": drawing.color(i), "linestyle": drawing.dash(i), "linewidth": 1.3}
+            look |= {"marker": MARKERS[i % len(MARKERS)], "markersize": 3.5, "elinewidth": 0.8}
             means = [entry.mean for entry in by_x.values()]
-            axes.errorbar([*by_x], means, _spread(by_x.values()), label=drawing.plain(name or "ours"), **how)
+            axes.errorbar([*by_x], means, _spread(by_x.values()), label=drawing.plain(name or "ours"), **look)
         for i, row in enumerate(levels, len(series)):
             if np.isfinite(mean := part.entries[row, column].mean):
-                how = {"color": drawing.color(i), "linewidth": 1.1, "linestyle": (0, (4, 2))}
-                axes.axhline(mean, label=drawing.plain(row), **how)
+                look = {"color": drawing.color(i), "linewidth": 1.1, "linestyle": (0, (4, 2))}
+                axes.axhline(mean, label=drawing.plain(row), **look)
         drawing.labels(axes, y=f"{column} (%)")
     places = sorted({place for row in part.rows if (place := at[row][1]) is not None})
     if len(places) > 2 and places[0] > 0 and places[-1] / places[0] >= 20:
@@ -178,8 +164,7 @@ def sweep(part: Block, at: Places, x: str, columns: Sequence[str]) -> Figure:
         panels[-1].minorticks_off()
     drawing.labels(panels[-1], x)
     figure.align_ylabels(panels)
-    drawing.legend(figure, panels[0], [*series, *levels])
-    return figure
+    return drawing.legend(figure, panels[0], [*series, *levels])
 
 
 def _by_place(part: Block, at: Places, series: str, column: str) -> dict[float, ReproducedValue]:
@@ -218,21 +203,20 @@ def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
     figure, (axes,) = drawing.panels(1, height=2.6)
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     rows = list(dict.fromkeys(row for part in parts for row in part.rows))
-    how: drawing.Style = {"linestyle": "", "markersize": 4.5}
+    look: drawing.Style = {"linestyle": "", "markersize": 4.5}
     for k, part in enumerate(parts):
         for row in part.rows:
             across, along = part.entries[row, x], part.entries[row, y]
             if np.isfinite([across.mean, along.mean]).all():
                 colour, mark = drawing.color(rows.index(row)), MARKERS[k % len(MARKERS)]
                 ends: drawing.Style = {"xerr": _spread([across]), "yerr": _spread([along]), "elinewidth": 0.7}
-                axes.errorbar(across.mean, along.mean, color=colour, marker=mark, **ends, **how)
+                axes.errorbar(across.mean, along.mean, color=colour, marker=mark, **ends, **look)
     axes.margins(0.08)
     drawing.labels(axes, x, f"{y} (%)")
     scenes = [part.title.partition(", ")[2] or part.title for part in parts]
     for i, row in enumerate(rows):
-        axes.add_line(Line2D([], [], color=drawing.color(i), marker="s", **how, label=drawing.plain(row)))
+        axes.add_line(Line2D([], [], color=drawing.color(i), marker="s", **look, label=drawing.plain(row)))
     for k, scene in enumerate(scenes if len(scenes) > 1 else ()):
-        how |= {"marker": MARKERS[k % len(MARKERS)], "fillstyle": "none"}
-        axes.add_line(Line2D([], [], color=INK, label=drawing.plain(scene), **how))
-    drawing.legend(figure, axes, [*rows, *scenes])
-    return figure
+        look |= {"marker": MARKERS[k % len(MARKERS)], "fillstyle": "none"}
+        axes.add_line(Line2D([], [], color=INK, label=drawing.plain(scene), **look))
+    return drawing.legend(figure, axes, [*rows, *scenes])

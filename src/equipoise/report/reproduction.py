@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,18 +16,7 @@ from equipoise.report.document import Numbers
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
-from equipoise.report.page import (
-    Bullets,
-    Link,
-    Page,
-    Picture,
-    Pictures,
-    Section,
-    Table,
-    Text,
-    grid_of,
-    made_with,
-)
+from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text, grid_of, made_with
 from equipoise.report.rendering import rich_sheets
 from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text, plural
@@ -57,8 +46,7 @@ LAST_20 = "mean over the last 20 rounds in which clients were evaluated, or all 
 BEST = "in the best of all rounds, chosen by the test data, so that nobody could have stopped there"
 
 
-@dataclass(frozen=True)
-class RunNumber:
+class RunNumber(NamedTuple):
     """A number of one run that a column of a reproduced table shows.
 
     Parameters
@@ -83,16 +71,14 @@ def _group_number(key: str, measured: str = AVERAGED) -> RunNumber:
     return RunNumber(lambda history, last, measure: group_numbers(history, last, measure).get(key), measured)
 
 
-def _client_number(key: str, measured: str = LAST, over: int | None = None) -> RunNumber:
-    def compute(history: "History", last: int, _: str) -> float | None:
-        number: float | None = (history.summary(over or last)["collaboration"] or {}).get(key)
-        return number
-
-    return RunNumber(compute, measured)
+def _client_number(key: str, measured: str = LAST, over: int | None = None, correlates: bool = False) -> RunNumber:
+    return RunNumber(
+        lambda run, last, _: (run.summary(over or last)["collaboration"] or {}).get(key), measured, correlates
+    )
 
 
 def _correlation(key: str, when: str = "in the last round that was evaluated", over: int | None = None) -> RunNumber:
-    return replace(_client_number(key, f"100 times the correlation, {when}", over), correlates=True)
+    return _client_number(key, f"100 times the correlation, {when}", over, correlates=True)
 
 
 def _mean_client(history: "History", last: int, measure: str) -> float | None:
@@ -267,19 +253,15 @@ class JudgedClaim:
     @property
     def cells(self) -> tuple[str, ...]:
         """Its line of the table."""
-        judged, why = self.judgement, self.why
+        judged, remark = self.judgement, self.why
         equal = "" if self.margin is None else f" (up to {self.margin:g} counts as equal)"
         ends = "" if math.isnan(judged.low) else f" [{number(judged.low, sign=True)}, {number(judged.high, sign=True)}]"
-        if not why and not math.isnan(n := judged.seeds_needed):
-            why = f"{'no number of' if math.isinf(n) else f'more than {MOST:,}' if n > MOST else f'about {n:.0f}'} seeds would tell"
-        return (
-            f"{self.text} ({self.source})",
-            self.title,
-            f"{self.row} − {self.than or f'{self.value:g}'}, {self.column}: {self.direction}{equal}",
-            number(judged.mean, sign=True) + ends,
-            str(judged.n) if judged.n == self.planned else f"{judged.n} of {self.planned}",
-            f"{self.verdict}: {why}" if why else self.verdict,
-        )
+        if not remark and not math.isnan(n := judged.seeds_needed):
+            remark = f"{'no number of' if math.isinf(n) else f'more than {MOST:,}' if n > MOST else f'about {n:.0f}'} seeds would tell"
+        ran = f"{self.row} − {self.than or f'{self.value:g}'}, {self.column}: {self.direction}{equal}"
+        seeds = str(judged.n) if judged.n == self.planned else f"{judged.n} of {self.planned}"
+        verdict = f"{self.verdict}: {remark}" if remark else self.verdict
+        return (f"{self.text} ({self.source})", self.title, ran, number(judged.mean, sign=True) + ends, seeds, verdict)
 
     def plain(self) -> Content:
         """Plain JSON types."""
@@ -414,8 +396,8 @@ def theirs(entry: ReproducedValue, *, embedded: bool) -> str:
     """The paper's number and, on the same data, the difference of ours."""
     if entry.paper is None:
         return ""
-    shown = number(entry.paper) + ("" if entry.paper_std is None else f" ±{number(entry.paper_std)}")
-    return shown if embedded or entry.difference is None else f"{shown} ({number(entry.difference, sign=True)})"
+    text = number(entry.paper) + ("" if entry.paper_std is None else f" ±{number(entry.paper_std)}")
+    return text if embedded or entry.difference is None else f"{text} ({number(entry.difference, sign=True)})"
 
 
 def sheet(result: Result, part: Block) -> Sheet:
@@ -426,8 +408,8 @@ def sheet(result: Result, part: Block) -> Sheet:
         rows.append((row, [*map(ours, entries)]))
         if any(entry.paper is not None for entry in entries):
             rows.append((PAPER, [theirs(entry, embedded=result.embedded) for entry in entries]))
-    said = [*filter(None, [result.calibration(part.name)]), *sentences(result, part)]
-    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", grid_of(rows, part.columns), said)
+    texts = [*filter(None, [result.calibration(part.name)]), *sentences(result, part)]
+    return Sheet(part.name, part.title, f"{result.title}: {part.title}.", grid_of(rows, part.columns), texts)
 
 
 def sentences(result: Result, part: Block) -> list[str]:
@@ -448,12 +430,10 @@ def sentences(result: Result, part: Block) -> list[str]:
             texts.append("The paper's ± is a standard deviation.")
     if result.embedded:
         texts.append(EMBEDDED)
-    if taus := [
-        f"{c} {number(both[0], sign=True)} ({both[1]} rows)" for c in part.columns if (both := part.agreement(c))
-    ]:
-        texts.append(
-            f"Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated): {', '.join(taus)}."
-        )
+    taus = {column: agreement for column in part.columns if (agreement := part.agreement(column))}
+    if orders := [f"{column} {number(tau, sign=True)} ({n} rows)" for column, (tau, n) in taus.items()]:
+        order = "Order of the rows, Kendall's tau with the paper's (1: the same, 0: unrelated)"
+        texts.append(f"{order}: {', '.join(orders)}.")
     texts += [f"{row}: {why}." for row, why in part.missing.items()]
     return texts
 
@@ -565,11 +545,11 @@ def headline(result: Result) -> str:
 
 def _part(result: Result, part: Block, report: str) -> Section:
     """A part: its settings, its calibration, our numbers with the paper's below them."""
-    said = [Text(f"{result.settings[part.name]}.")]
-    said += [Text(text, "note")] if (text := result.calibration(part.name)) else []
+    texts = [Text(f"{result.settings[part.name]}.")]
+    texts += [Text(text, "note")] if (text := result.calibration(part.name)) else []
     links = [Link("Everything about these runs", report)] * bool(report)
     table = _table(sheet(result, part))
-    return Section(part.name, part.title, [*said, *links, table, Bullets(sentences(result, part))])
+    return Section(part.name, part.title, [*texts, *links, table, Bullets(sentences(result, part))])
 
 
 def _table(sheet: Sheet) -> Table:

@@ -91,9 +91,7 @@ def hidden(chosen: Chosen) -> str:
 
 def probabilities(chosen: Chosen) -> Grid:
     """How good the probabilities are, a row for all test rows, for these recalibrated, and for every group."""
-    rows = [
-        (name, (_cell(group["auc"]), _plain(group["brier"]), _plain(group["ece"]))) for name, group in groups(chosen)
-    ]
+    rows = [(name, (_cell(x["auc"]), _plain(x["brier"]), _plain(x["ece"]))) for name, x in groups(chosen)]
     if (after := chosen["recalibration"]) is not None:
         cells = (Cell(UNDEFINED), _plain(after["brier"]), _plain(after["ece"]))
         rows.insert(1, (f"{EVERYONE}, after {after['kind']}", cells))
@@ -123,10 +121,8 @@ def groups(chosen: Chosen) -> Iterator[tuple[str, RatesAt]]:
 def figure(chosen: Chosen) -> Figure:
     """Reliability of the probabilities on all test rows, and the ROC curves of the groups of the first division, or of all."""
     plot, (left, right) = drawing.panels(2, columns=2, height=1.7, sharey=False)
-    bins = chosen["reliability"]
-    score, share, low, high = np.array(
-        [[100 * float(row[key] or 0) for key in ("score", "value", "low", "high")] for row in bins] or [[math.nan] * 4]
-    ).T
+    bins = [[100 * float(row[key] or 0) for key in ("score", "value", "low", "high")] for row in chosen["reliability"]]
+    score, share, low, high = np.array(bins or [[math.nan] * 4]).T
     look = drawing.mark(EVERYONE, 0) | {"markersize": 3, "elinewidth": 0.8}
     left.errorbar(score, share, yerr=np.abs([share - low, high - share]), **look)
     drawing.labels(left, "mean probability (%)", f"are {drawing.plain(chosen['positive'], drawing.SHORT)} (%)")
@@ -140,8 +136,7 @@ def figure(chosen: Chosen) -> Figure:
     for axes in (left, right):
         axes.plot([0, 100], [0, 100], color=drawing.FAINT, linewidth=0.8, zorder=0)
         axes.set(xlim=(-2, 102), ylim=(-2, 102))
-    drawing.legend(plot, right, [name for name, _ in named])
-    return plot
+    return drawing.legend(plot, right, [name for name, _ in named])
 
 
 CAPTION: Final = (

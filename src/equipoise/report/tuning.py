@@ -109,11 +109,11 @@ def page(document: Content) -> Page:
     """The choice of settings as a page: what was chosen and how, and of every method all draws and what each setting does."""
     made, oracle = rows(document), document["budget"]["by"] == ORACLE
     shared = [Text(SHARED)] * (document["budget"]["sampler"] == "random")
-    how: list[Block] = [Text(budget(document)), *shared, Bullets([*sentences(document)][1:])]
+    blocks: list[Block] = [Text(budget(document)), *shared, Bullets([*sentences(document)][1:])]
     of_methods = (_of(document, k, label) for k, label in enumerate(document["methods"]))
     return Page(
         "How settings were chosen", "Tuning", [plural(len(made), "method"), plural(document["budget"]["draws"], "draw")], headline(document),
-        sections=[Section("how", "How they were chosen, and what to doubt", how), *of_methods], folded=True,
+        sections=[Section("how", "How they were chosen, and what to doubt", blocks), *of_methods], folded=True,
         footer=f"Made by equipoise tune; the runs that chose had {'the' if oracle else 'no'} test data.",
         first=[of_texts([(name, texts) for name, *texts in made], COLUMNS[1:], "Method")],
     )  # fmt: skip
@@ -131,11 +131,9 @@ def _of(document: Content, place: int, label: str) -> Section:
         lines.append((name, (settings_of(trial["settings"], method["defaults"]), *numbers)))
     searched = "; ".join(f"{name}: {space}" for name, space in method["spaces"].items())
     failures = [f"Draw {trial['draw']}: {trial['failed']}." for trial in method["trials"] if trial["failed"]]
-    blocks: list[Block] = [
-        Text(f"Searched: {searched}."),
-        of_texts(lines, ("settings", "rounds", *criteria), "Draw", kind="lines"),
-        Bullets([*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)]),
-    ]
+    notes = Bullets([*failures, *[SHORTER] * (len({rung["rounds"] for rung in last}) > 1)])
+    table = of_texts(lines, ("settings", "rounds", *criteria), "Draw", kind="lines")
+    blocks: list[Block] = [Text(f"Searched: {searched}."), table, notes]
     figure, pointed = sensitivity(label, method, by), {trial["draw"] for trial in drawn(method, by)}
     if figure is not None:
         away = [str(trial["draw"]) for trial in method["trials"] if trial["draw"] not in pointed]
