@@ -225,16 +225,16 @@ def test_sites_are_as_the_simulation_where_the_server_has_the_test_sets() -> Non
 
 def test_a_pack_of_a_version_without_them_gives_the_same_numbers(tmp_path: Path) -> None:
     fed = federation(data=people(), tests={"a": evaluated(20, 1)})
-    fed.fit(2, directory=tmp_path / "now", progress=False)
+    fed.fit(2, directory=tmp_path / "now" / "run", progress=False)
     shutil.copytree(tmp_path / "now", tmp_path / "then", ignore=shutil.ignore_patterns("checkpoint"))
     run = {"path": "run", "state": None}
     alone: Any = json.loads(json.dumps(fed.records))
     for record in alone:
         record.get("by", {"groups": {"a": [0]}})["groups"]["a"].pop()  # nothing by both attributes together
-    write_records(History(alone, fed.history.meta), tmp_path / "then" / "metrics.jsonl")
+    write_records(History(alone, fed.history.meta), tmp_path / "then" / "run" / "metrics.jsonl")
     assert pack._compared(run, tmp_path / "then", tmp_path / "now").same
     without_by = tuple(without(record, ("by",)) for record in fed.records)
-    write_records(History(without_by, fed.history.meta), tmp_path / "then" / "metrics.jsonl")
+    write_records(History(without_by, fed.history.meta), tmp_path / "then" / "run" / "metrics.jsonl")
     assert pack._compared(run, tmp_path / "then", tmp_path / "now").same
     assert not pack._compared(run, tmp_path / "now", tmp_path / "then").same
 

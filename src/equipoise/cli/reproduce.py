@@ -239,7 +239,7 @@ def _show_forecast(plan: ReproductionPlan, folder: Path, jobs: str | None) -> It
         seconds += 0.0 if finished else forecasts[key].seconds
         about = {"part": cell.part, "row": cell.row, "trial": trial, "seed": cell.seed, "finished": finished}
         lines.append({**about, "seconds": round(forecasts[key].seconds, 3), "memory": forecasts[key].needed})
-    most = max(forecast.needed for forecast in forecasts.values())
+    most = max((forecast.needed for forecast in forecasts.values()), default=0)
     yield {"runs": lines, "seconds": round(seconds / n_jobs, 3), "memory": most * n_jobs, "jobs": n_jobs}
     numbers, rows = ("seeds", "finished", "minutes each", "memory each"), []
     for (where, row, trial), forecast in forecasts.items():

@@ -259,7 +259,7 @@ class RunSettings:
     )
     devices: str | None = setting(
         text(None),
-        "GPUs of this machine on which the runs of a plan are trained, each on one: cuda:0,cuda:1, or auto for all",
+        "the GPUs of this machine on which the runs of a plan are trained, each on one: cuda:0,cuda:1, or auto for all",
         "that of --device",
         example="auto",
         group="Advanced",

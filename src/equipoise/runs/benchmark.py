@@ -276,8 +276,9 @@ def run(
     for method in methods:
         parse(method)
     _settle(suite, base, methods)
-    if where:  # no condition of the results, and no fault of a cell
-        configure(suite.methods[0], suite.scenario[0].scenario, **where)
+    stated: dict[str, Any] = {**where}
+    if stated:  # no condition of the results, and no fault of a cell
+        configure(suite.methods[0], suite.scenario[0].scenario, **stated)
     parts = [part.model_copy(update={"train": {**part.train, **where}}) for part in suite.scenario]
     suite = suite.model_copy(update={"scenario": parts})
     reference = suite.methods[0]
