@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,6 +184,60 @@ def dying(*given):
 files.save = dying
 t.compared(directory=sys.argv[1])
 """
+
+
+class Twice(ThreadPoolExecutor):
+    """An executor that pickles what it is given and what comes back, as those of other machines do."""
+
+    def submit(self, function: Any, /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        sent = pickle.dumps((function, arguments, keywords))
+
+        def call() -> Any:
+            function, arguments, keywords = pickle.loads(sent)
+            try:
+                return pickle.loads(pickle.dumps(function(*arguments, **keywords)))
+            except Exception as error:
+                raise pickle.loads(pickle.dumps(error)) from None
+
+        return super().submit(call)
+
+
+def test_an_executor_trains_the_same_runs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    dropping = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    here = compared(start=dropping, directory=tmp_path / "here")
+    with Twice(4) as on:
+        there = compared(start=dropping, directory=tmp_path / "there", on=on)
+        assert records(there) == records(here)
+        assert [(h.label, h.seed) for h in there.histories] == [(h.label, h.seed) for h in here.histories]
+        more = compared(start=dropping, directory=tmp_path / "there", on=on, seeds=3)  # two of three are complete
+        assert records(more)[:4] == records(here)
+        assert records(compared(on=on)) == records(compared())  # without a directory
+
+
+def test_processes_train_the_runs_of_a_comparison() -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as on:
+        found = compared(start=nn.Linear(4, 2), seeds=1, on=on)
+    assert [h.label for h in found.histories] == METHODS
+
+
+def test_what_fails_elsewhere_is_named(tmp_path: Path) -> None:
+    far = [(1e3 * x, y) for x, y in CLIENTS]
+    with Twice(2) as on, pytest.raises(eq.QuorumError, match=r"^fedavg, seed 0: training diverged in 3 of 3 clients"):
+        compared(clients=far, solver=eq.SGD(1e30), seeds=1, on=on)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"on": "slurm"}, r"on must be an object with submit\(function, \*arguments\).*found 'slurm'"),
+        ({"on": SimpleNamespace(submit=lambda *_: 3)}, "on.submit must return a Future of Python; found int"),
+        ({"on": ThreadPoolExecutor(1), "tune": 2}, r"settings are chosen here. Give compare what eq.tune returned"),
+    ],
+)
+def test_what_is_no_executor_is_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=says):
+        compared(**change)
 
 
 def test_a_killed_comparison_goes_on_bit_for_bit(tmp_path: Path) -> None:

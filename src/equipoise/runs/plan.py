@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
 QUEUE = ".queue"  # next to runs that a cluster trains: answers and logs
+TURN = (
+    threading.Lock()
+)  # a process trains one run at a time: torch has one random generator, and the environment is shared
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
 
@@ -223,7 +227,7 @@ def answered(line: str, _: str = "") -> tuple[int, str, str]:
     """
     agreed, name, arguments, keywords = json.loads(line)
     try:
-        with trust.agreed(agreed):
+        with TURN, trust.agreed(agreed):
             resolve_name(name)(*arguments, **keywords)
     except Exception as error:  # an answer, too: only a worker that is lost gives none
         expected = isinstance(error, RunError | ValueError | TypeError | OSError | ImportError | OverflowError)

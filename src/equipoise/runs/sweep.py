@@ -7,14 +7,17 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from equipoise.core.draws import seeded
@@ -40,7 +43,7 @@ from equipoise.runs import choosing
 from equipoise.runs.choosing import BY_LAST, FOLDER, Budget, Configure, Subject, Trial, Tuning, tuned_method
 from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
-from equipoise.runs.plan import Cell, Here, run
+from equipoise.runs.plan import TURN, Cell, Here, run
 from equipoise.system import claims, files, ranges, seals, suggestions
 from equipoise.system.own_code import short
 from equipoise.system.search import Space, read
@@ -168,6 +171,7 @@ def compare(
     progress: bool = True,
     tune: int | Tuning | None = None,
     by: str = "mean",
+    on: Any = None,
     **given: Any,
 ) -> Comparison:
     """Train every method with every seed, and compare them: table, paired tests, figures, report.
@@ -188,6 +192,8 @@ def compare(
     tune : first choose the settings of each method among this number of draws, see :func:`tune`; or what that returned for the same clients;
         None: as given.
     by : the criterion of that choice.
+    on : where the runs are trained: an executor, such as ``concurrent.futures.ProcessPoolExecutor(4)``, loky's, or Dask's
+        ``client.get_executor()``, whose library sends network and data. No result depends on it. None: here, one after the other.
     given : all else that :class:`Federation` takes, such as ``tests`` and ``solver``.
 
     Raises
@@ -212,6 +218,10 @@ def compare(
     solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
     common = Common(net, each, labelled, solver, rounds, given)
     settings = {label: dict[str, Any]() for label in labelled}
+    if on is not None and not hasattr(on, "submit"):
+        raise TypeError(f"on must be an object with submit(function, *arguments), such as an executor; found {on!r}.")
+    if on is not None and isinstance(tune, int):
+        raise ValueError("on: settings are chosen here. Give compare what eq.tune returned: tune=eq.tune(...).")
     if not isinstance(tune, int) and by != "mean":
         advice = "Add tune=16, or leave it out" if tune is None else "They are chosen already: leave it out"
         raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")
@@ -241,7 +251,7 @@ def compare(
     for label, method in labelled.items():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             common.config(label, settings[label], seed=numbers[0])()
-    histories: list[history.History] = []
+    trained = dict[Any, history.History]()
     lines, planned = ProgressLog(progress), len(labelled) * len(numbers)
     with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
         task = bar.add_task("", total=rounds * planned, accuracy="")
@@ -251,11 +261,10 @@ def compare(
             bar.update(task, description=f"{label}, seed {seed}")
             fed: Federation = cell.config()
             path = None if base is None else cell.folder
-            if not histories and not fed.tests.sets:
+            if not trained and not fed.tests.sets:
                 log.warning(UNTESTED)
-            first = fingerprint.digest(fed.model.initial)
-            left = rounds if path is None else _resumed(fed, path, label, first, rounds, stop, chosen.get(label))
-            later = planned - len(histories) - 1
+            left = rounds if path is None else _resumed(fed, path, label, rounds, stop, chosen.get(label))
+            later = planned - len(trained) - 1
             named = f"run {planned - later} of {planned}, " * (planned > 1) + f"{label}, seed {seed}"
             bar.update(task, advance=rounds - left)
 
@@ -267,17 +276,21 @@ def compare(
                     end = datetime.fromtimestamp(time.time() + more) if later else None
                     lines.say(named, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)
 
-            if left:
-                try:
-                    fed.fit(left, directory=path, progress=False, on_round=shown, stop=stop)
-                except guard.QuorumError as error:
-                    error.args = (f"{label}, seed {seed}: {error}",)
-                    raise
+            complete = _completed(fed, cell.key, path, left, stop, chosen.get(label), on_round=shown)
             bar.update(task, advance=rounds - fed.progress.t)
-            meta: Meta = {**fed.history.meta, "label": label, "first": first}
-            if label in chosen:
-                meta["tuned"] = chosen[label]
-            return replace(fed.history, meta=meta)
+            return complete
+
+        def submit(cell: Cell) -> Future[Any]:
+            if on is None:
+                return Here().submit(train, cell)
+            about = None if base is None else cell.folder, rounds, stop, chosen.get(cell.key[0])
+            job: Future[Any] = on.submit(
+                elsewhere, cell.config, cell.key, *about, torch.get_num_threads(), token_hex(8)
+            )
+            if not isinstance(job, Future):
+                raise TypeError(f"on.submit must return a Future of Python; found {type(job).__name__}.")
+            job.add_done_callback(lambda _: bar.update(task, advance=rounds))
+            return job
 
         cells = (
             Cell((label, seed), begun.config(label, settings[label], seed=seed), _place(base or Path(), label, seed))
@@ -285,10 +298,54 @@ def compare(
             for begun in [replace(common, net=_network(net, seed))]
             for label in labelled
         )
-        for outcome in run(cells, partial(Here().submit, train)):
+        for outcome in run(cells, submit):
             outcome.require()
-            histories.append(cast(history.History, outcome.history))
-    return Comparison.of(histories, last)
+            trained[outcome.cell.key] = cast(history.History, outcome.history)
+    return Comparison.of([trained[label, seed] for seed in numbers for label in labelled], last)
+
+
+def elsewhere(
+    config: Callable[[], Federation],
+    key: tuple[str, int],
+    path: Path | None,
+    rounds: int,
+    stop: Stop | None,
+    tuned: Tuned | None,
+    threads: int,
+    _: str,
+) -> history.History:
+    """Train a run of :func:`compare` in a process of an executor, with as many ``threads`` inside operations as its caller has.
+
+    The last argument differs in every call: some executors do not call a function again with the same arguments.
+    """
+    with TURN:
+        torch.set_num_threads(threads)
+        fed = config()
+        left = rounds if path is None else _resumed(fed, path, key[0], rounds, stop, tuned)
+        return _completed(fed, key, path, left, stop, tuned)
+
+
+def _completed(
+    fed: Federation,
+    key: tuple[str, int],
+    path: Path | None,
+    left: int,
+    stop: Stop | None,
+    tuned: Tuned | None,
+    on_round: Callable[[Record], object] | None = None,
+) -> history.History:
+    """The history of a run after the rounds that are ``left``."""
+    label, seed = key
+    if left:
+        try:
+            fed.fit(left, directory=path, progress=False, on_round=on_round, stop=stop)
+        except guard.QuorumError as error:
+            error.args = (f"{label}, seed {seed}: {error}",)
+            raise
+    meta: Meta = {**fed.history.meta, "label": label, "first": fingerprint.digest(fed.model.initial)}
+    if tuned is not None:
+        meta["tuned"] = tuned
+    return replace(fed.history, meta=meta)
 
 
 def tune(
@@ -382,7 +439,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
             if fed.collaborative and not checkpoint.exists(cell.folder / CHECKPOINT):  # the same for all methods
                 key = fed.trial.settings.seed, str(fed.solver.lr)
                 fed.alone = alone[key] = alone.get(key) or trained_alone(fed, rounds, progress=False)
-            left = _resumed(fed, cell.folder, trial.label, fingerprint.digest(fed.model.initial), rounds, None)
+            left = _resumed(fed, cell.folder, trial.label, rounds, None)
             bar.update(task, description=str(trial))
 
             def pause(_: Record) -> bool:
@@ -468,12 +525,13 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
 
 
 def _resumed(
-    fed: Federation, path: Path, label: str, first: str, rounds: int, stop: Stop | None, tuned: Tuned | None = None
+    fed: Federation, path: Path, label: str, rounds: int, stop: Stop | None, tuned: Tuned | None = None
 ) -> int:
     """The rounds that are left of a run after going back to its last complete one.
 
-    Its manifest has the label, the hash of the ``first`` model, what may stop it, and how its settings were chosen.
+    Its manifest has the label, the hash of the first model, what may stop it, and how its settings were chosen.
     """
+    first = fingerprint.digest(fed.model.initial)
     plain = stop is None or is_dataclass(stop)
     ends = str(stop) if plain else getattr(stop, "__qualname__", type(stop).__qualname__)
     if not checkpoint.exists(path / "checkpoint"):
