@@ -479,9 +479,11 @@ def listed(ended: threading.Event) -> dict[str, str] | None:
     while True:
         status, out, error = asked("squeue", "--me", "--noheader", "--array", "--format=%F_%K %t %r")
         if not status:
-            tasks = (line.split(maxsplit=2) for line in out.splitlines() if line.strip())
+            tasks = (line.partition(" ") for line in out.splitlines() if line.strip())
+            states = {task: rest.partition(" ") for task, _, rest in tasks}
             return {
-                task: reason if state == WAITING and reason != UNKNOWN else RUNNING for task, state, reason in tasks
+                task: reason if state == WAITING and reason != UNKNOWN else RUNNING
+                for task, (state, _, reason) in states.items()
             }
         if ended.wait(LOOK):
             return None
