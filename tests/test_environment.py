@@ -82,7 +82,7 @@ def test_a_run_goes_on_with_another_processor_and_says_so(
 def test_a_table_of_runs_from_two_processors_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(method: str) -> History:
         fed = small(method, tests={"a": samples(20, 1), "b": samples(20, 2)})
-        fed.fit(1, progress=False)
+        fed.fit(2, progress=False)  # in which every client trains
         return fed.history
 
     one, two = run("fedavg"), run("fedprox")
