@@ -258,6 +258,7 @@ class InProcess:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         assert not environment  # of a process that sees a GPU of its own
+        self.environment = dict[str, str]()
 
     alive = True
     process = SimpleNamespace(terminate=lambda: None)

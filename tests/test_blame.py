@@ -20,6 +20,7 @@ from equipoise.flower import in_process
 from equipoise.runs import plan
 from equipoise.runs.configuration import RunError
 from equipoise.runs.plan import Outcome
+from equipoise.system.errors import CODE, MEMORY, out_of_memory
 from equipoise.system.text import Said
 from helpers import clients, in_one, others_slow
 from run_helpers import config
@@ -160,6 +161,30 @@ def test_full_memory_is_no_fault_of_a_client(error: Exception) -> None:
         match=r"^memory ran out in 2 of 2 clients in round 3: take a smaller batch size, or fewer workers \(",
     ):
         guard.quorum(0, 2, 0.5, [("a", reason), ("b", reason)], 3)
+
+
+def test_what_a_quorum_allows_is_not_blamed_for_full_memory() -> None:
+    full = Answer.failed(0, MemoryError("no room")).error
+    assert full is not None
+    bad = [("a", Said("the data hold NaN or infinity: x", guard.DATA)), ("b", Said("TypeError: y", CODE)), ("c", full)]
+    guard.quorum(8, 10, 0.5, bad[:2])
+    guard.quorum(7, 10, 0.5, bad, away=True)
+    with pytest.raises(eq.QuorumError, match=r"^memory ran out in 1 of 10 clients \(c\)") as error:
+        guard.quorum(7, 10, 0.5, bad)
+    assert (error.value.kind, error.value.bad) == (MEMORY, tuple(bad))
+    assert "NaN" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported asynchronously"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        torch.OutOfMemoryError("CUDA out of memory."),
+    ],
+)
+def test_the_errors_of_a_full_gpu_are_known(error: Exception) -> None:
+    assert out_of_memory(error)
 
 
 def test_reasons_of_several_kinds_are_counted() -> None:

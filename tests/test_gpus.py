@@ -19,7 +19,7 @@ from equipoise.runs.plan import at_once
 from equipoise.system import gpus as module
 from equipoise.system.errors import MEMORY, RunError
 from equipoise.system.gpus import Gpu, Room, gpus
-from equipoise.system.workers import Processes
+from equipoise.system.workers import Processes, Workers
 from helpers import clients, difference
 from run_helpers import complaints, config, equipoise as equipoise
 
@@ -57,6 +57,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv(module.VISIBLE, raising=False)
     monkeypatch.setattr(module, "PAUSE", 0.02)
+    module._indices.cache_clear()
     return folder / "memory"
 
 
@@ -100,17 +101,34 @@ def test_a_text_that_names_no_gpu_is_refused(text: str) -> None:
         gpus(text)
 
 
-def test_a_gpu_that_is_named_twice_is_refused() -> None:
+@pytest.mark.parametrize("text", ["cuda:0,cuda:0", "cuda:1,cuda:01"])
+def test_a_gpu_that_is_named_twice_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="names a GPU twice"):
-        gpus("cuda:0,cuda:0")
+        gpus(text)
 
 
 def test_all_gpus_need_somebody_who_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    module._indices.cache_clear()
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv(module.VISIBLE, raising=False)
     with pytest.raises(RunError, match=r"nvidia-smi names no GPU .* Name them: --devices cuda:0,cuda:1"):
         gpus("auto")
-    assert Gpu("cuda:0", "0").memory is None
+    assert Gpu("cuda:0", "0").memory == (0, float("inf"))
+
+
+def enter(
+    room: Room, path: Path, entered: list[str], leave: threading.Event, *, alone: bool = False
+) -> threading.Thread:
+    """A run that starts when there is room, and stays until an event."""
+
+    def stay() -> None:
+        with room.entered(path, alone=alone):
+            entered.append(path.name)
+            leave.wait(20)
+
+    thread = threading.Thread(target=stay, daemon=True)
+    thread.start()
+    return thread
 
 
 def test_a_run_waits_for_the_first_round_of_those_before_it_and_for_memory(smi: Path, tmp_path: Path) -> None:
@@ -119,21 +137,10 @@ def test_a_run_waits_for_the_first_round_of_those_before_it_and_for_memory(smi: 
     for path in (one, two, three):
         path.mkdir()
     entered: list[str] = []
-
-    def enter(path: Path, leave: threading.Event) -> threading.Thread:
-        def stay() -> None:
-            with room.entered(path):
-                entered.append(path.name)
-                leave.wait(20)
-
-        thread = threading.Thread(target=stay, daemon=True)
-        thread.start()
-        return thread
-
     ends = [threading.Event() for _ in range(3)]
-    threads = [enter(one, ends[0])]
+    threads = [enter(room, one, entered, ends[0])]
     until(lambda: entered == ["one"])
-    threads.append(enter(two, ends[1]))
+    threads.append(enter(room, two, entered, ends[1]))
     time.sleep(0.2)
     assert entered == ["one"]  # which has no round yet: what it needs is not known
     told(smi, "5000, 8000\n")
@@ -145,7 +152,7 @@ def test_a_run_waits_for_the_first_round_of_those_before_it_and_for_memory(smi: 
     assert entered == ["one"]  # it has taken 5,000 at a time
     room.need = 3000
     until(lambda: entered == ["one", "two"])
-    threads.append(enter(three, ends[2]))
+    threads.append(enter(room, three, entered, ends[2]))
     (two / "rounds").write_text("1")
     told(smi, "6000, 8000\n")
     time.sleep(0.2)
@@ -156,31 +163,72 @@ def test_a_run_waits_for_the_first_round_of_those_before_it_and_for_memory(smi: 
     ends[2].set()
     for thread in threads:
         thread.join(20)
-    assert room.begun == {}
+    assert (room.running, room.new) == (set(), {})
 
 
-def test_who_waits_for_a_gpu_alone_is_not_overtaken(smi: Path, tmp_path: Path) -> None:
-    room = Room(Gpu("cuda:0", "0"), lambda _: 5)
-    room.begun[tmp_path / "other"] = 0
-    order: list[str] = []
-
-    def enter(name: str, alone: bool) -> None:
-        with room.entered(tmp_path / name, alone=alone):
-            order.append(name)
-            time.sleep(0.1)
-
-    first = threading.Thread(target=enter, args=("lonely", True), daemon=True)
-    first.start()
+def test_nobody_starts_beside_a_run_that_has_the_gpu_alone(smi: Path, tmp_path: Path) -> None:
+    room = Room(Gpu("cuda:0", "0"), lambda _: int(time.monotonic() * 1000))  # every run has a new round at any time
+    entered: list[str] = []
+    ends = {name: threading.Event() for name in ("other", "lonely", "second", "later")}
+    threads = [enter(room, tmp_path / "other", entered, ends["other"])]
+    until(lambda: entered == ["other"])
+    threads.append(enter(room, tmp_path / "lonely", entered, ends["lonely"], alone=True))
     until(lambda: room.lonely == 1)
-    second = threading.Thread(target=enter, args=("later", False), daemon=True)
+    threads.append(enter(room, tmp_path / "later", entered, ends["later"]))
+    time.sleep(0.2)
+    assert entered == ["other"]
+    ends["other"].set()
+    until(lambda: entered == ["other", "lonely"])
+    threads.append(enter(room, tmp_path / "second", entered, ends["second"], alone=True))
+    time.sleep(0.2)
+    assert entered == ["other", "lonely"]  # also after its first round
+    ends["lonely"].set()
+    until(lambda: entered == ["other", "lonely", "second"])
+    ends["second"].set()
+    until(lambda: entered == ["other", "lonely", "second", "later"])
+    ends["later"].set()
+    for thread in threads:
+        thread.join(20)
+    assert room.lonely == 0
+
+
+def test_a_gpu_that_does_not_answer_is_waited_for_and_a_plan_ends_meanwhile(smi: Path, tmp_path: Path) -> None:
+    script = smi.with_name("nvidia-smi")
+    script.write_text("#!/bin/sh\nexit 9\n")  # the driver is away
+    room = Room(Gpu("cuda:0", "0"), lambda _: int(time.monotonic() * 1000))
+    entered: list[str] = []
+    end = threading.Event()
+    first = enter(room, tmp_path / "first", entered, end)
+    until(lambda: entered == ["first"])
+    refused: list[str] = []
+
+    def wait_for_room() -> None:
+        try:
+            with room.entered(tmp_path / "second"):
+                entered.append("second")
+        except RunError as error:
+            refused.append(str(error))
+
+    second = threading.Thread(target=wait_for_room, daemon=True)
     second.start()
-    time.sleep(0.1)
-    assert order == []
-    with room.change:
-        del room.begun[tmp_path / "other"]
-    first.join(20)
+    time.sleep(0.2)
+    assert entered == ["first"]
+    script.write_text("#!/bin/sh\nsleep 3; echo 0, 8000\n")
+    time.sleep(0.2)
+    before = time.monotonic()
+    room.close()
+    assert time.monotonic() - before < 2  # nobody holds the lock while the GPU is asked
     second.join(20)
-    assert order == ["lonely", "later"]
+    end.set()
+    first.join(20)
+    assert (entered, refused) == (["first"], ["it was stopped before it began"])
+
+
+def test_processes_that_are_there_already_see_their_gpu(smi: Path, tmp_path: Path, train: Any) -> None:
+    """As those that a command starts before it has read a settings file."""
+    with Workers(1) as kept, Processes(1, kept, [Room(Gpu("cuda:1", "1"), rounds)]) as where:
+        where.submit(train, str(tmp_path / "run")).result(60)
+    assert (tmp_path / "run" / "gpu").read_text() == "1 PCI_BUS_ID"
 
 
 def test_processes_see_one_gpu_each(smi: Path, tmp_path: Path, train: Any) -> None:

@@ -257,9 +257,9 @@ def work() -> None:
         if status > 128:  # stopped by a signal, which means this process, too
             sys.stderr.write(said.getvalue())
             raise SystemExit(status)
+        _tidy()  # before others hear that its memory is free
         answers.write(json.dumps([status, kind, text]) + "\n")
         answers.flush()
-        _tidy()
 
 
 def _tidy() -> None:

@@ -19,13 +19,13 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from equipoise.data.batch import Batch, Inputs, Shape, check_codes, listed, shape_of
 from equipoise.data.memory_mapped import Mapped
 from equipoise.data.precision import lost
-from equipoise.system.errors import CODE, RunError
+from equipoise.system.errors import CODE, MEMORY, RunError, out_of_memory
 from equipoise.system.suggestions import some
 from equipoise.system.tensor_files import as_bytes
 from equipoise.system.tree import flatten, tree_map
 
 Transform = Callable[..., Inputs]  # (x, shift) -> inputs of the network
-MEMORY = 1 << 30  # bytes a data set may take where the system does not say what is free
+ROOM = 1 << 30  # bytes a data set may take where the system does not say what is free
 VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
 COMPLEX = "{} holds complex numbers, whose imaginary part would be dropped. Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
 CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
@@ -368,9 +368,9 @@ class Awaited:
         try:
             return self.absent.load()
         except Exception as error:  # whatever a user's function raises
-            raise LoadError(
-                f"The data of {self.absent.who} cannot be loaded: {type(error).__name__}: {error}", CODE
-            ) from error
+            kind = MEMORY if out_of_memory(error) else CODE
+            text = f"The data of {self.absent.who} cannot be loaded: {type(error).__name__}: {error}"
+            raise LoadError(text, kind) from error
 
     @property
     def size(self) -> int:
@@ -482,7 +482,7 @@ def room() -> int:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, ValueError, OSError):  # not every system says
-        return MEMORY
+        return ROOM
 
 
 def read(
@@ -491,7 +491,7 @@ def read(
     dtype: torch.dtype,
     device: torch.device,
     transform: Transform | None = None,
-    memory: int = MEMORY,
+    memory: int = ROOM,
     target: torch.dtype = torch.int64,
 ) -> Samples | Absent:
     """Take a client's data as the user has it: ``(x, y)`` or ``(x, y, s)``, arrays or tensors, a mapping of these, a

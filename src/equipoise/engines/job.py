@@ -26,12 +26,8 @@ from equipoise.system.tree import span, tree_map
 FAULTS = (
     AssertionError, AttributeError, ImportError, IndexError, KeyError, NameError, NotImplementedError, RuntimeError, TypeError
 )  # fmt: skip
-VISITED = (
-    "received",
-    "states",
-    "messages",
-    "held",
-)  # fields of a job that have an entry for each client, and are given to its visit
+# fields of a job that have an entry for each client, and are given to its visit
+VISITED = ("received", "states", "messages", "held")
 OUT_OF_MEMORY = "memory ran out"  # how the reason of such an answer begins; what to do follows a colon
 
 

@@ -25,6 +25,7 @@ from equipoise.federation.trial import Progression, Trial
 from equipoise.metrics.classification import CORRECT, RATES, Found, Measure, recorded
 from equipoise.metrics.failure import usefulness
 from equipoise.records.record import Clients, Record, Score, Sums, Validation
+from equipoise.system.errors import MEMORY
 from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.tree import aligned
@@ -146,6 +147,8 @@ def deployable(trial: Trial, p: Progression, m: int) -> Tensor:
     try:
         return deployed(trial, p, m)
     except LoadError as error:
+        if error.kind == MEMORY and not trial.away:  # no result depends on the memory of a machine
+            raise
         log.warning("%s; it is tested without its own training", error)
         return deployed(trial, p, m, deploys=False)
 

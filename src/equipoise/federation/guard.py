@@ -37,7 +37,7 @@ class Quarantined(NamedTuple):
 
 
 class QuorumError(RunError):
-    """Too few clients answered well for the round to count.
+    """Too few clients answered well for the round to count, or this machine had too little memory for one of them.
 
     Parameters
     ----------
@@ -311,11 +311,12 @@ def quorum(
     ------
     QuorumError : a sentence for each reason; ``cause`` is the first error raised, for its traceback.
     """
-    full = not away and any(key_of(reason) == OUT_OF_MEMORY for _, reason in bad)
-    if good >= max(1, share * asked) and not full:
+    full = [] if away else [(name, reason) for name, reason in bad if key_of(reason) == OUT_OF_MEMORY]
+    enough = good >= max(1, share * asked)
+    if enough and not full:
         return
     of_head: dict[str, list[tuple[str, str]]] = {}
-    for name, reason in bad:
+    for name, reason in full if enough else bad:  # what a quorum allows ended nothing
         of_head.setdefault(split(reason)[0], []).append((name, reason))
     often = sorted(of_head.values(), key=lambda some: -len(some))
     said = [blamed(some, asked, f"round {t}") for some in often[:SHOWN]]
@@ -326,7 +327,9 @@ def quorum(
     why = f"{'; '.join(said)}."
     diagnosed = bool(split(often[0][0][1])[1])
     text = f"{count} {why}" if not diagnosed else f"{why} {count}" if good or len(often) > 1 else why
-    raise QuorumError(text + (f" The state before round {t} is kept." if t else ""), t, bad) from cause
+    error = QuorumError(text + (f" The state before round {t} is kept." if t else ""), t, bad)
+    error.kind = MEMORY if enough else error.kind
+    raise error from cause
 
 
 def split(reason: str) -> tuple[str, str]:

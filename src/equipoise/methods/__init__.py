@@ -29,7 +29,7 @@ MODULES = (
 
 
 def _entries(module: str) -> Mapping[str, CatalogueEntry]:
-    """The entries of a file by name; a file with one method is called as that."""
+    """The entries of a file by name; a file with one method is called as that, with hyphens for underscores."""
     catalogue = import_module(f"{__name__}.{module}").CATALOGUE
     return {module.replace("_", "-"): catalogue} if isinstance(catalogue, CatalogueEntry) else catalogue
 

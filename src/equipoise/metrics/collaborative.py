@@ -110,10 +110,11 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
     defined = bool(r.size) and bool(np.isfinite(below + above).all())
     low, literal = below <= tie, above <= tie
     high = literal & applies
-    violated, (too_low, too_high, literally) = low | high, map(_places, (low, high, literal))
+    violated = low | high
+    places = _places(low), _places(high), _places(literal)
     worst_upper, rate = (worst(above[applies]), mean(~violated)) if defined else (UNDEFINED, UNDEFINED)
     satisfied = defined and not violated.any()
-    return Bounds(upper, too_low, too_high, literally, below, above, worst(below), worst_upper, rate, satisfied)
+    return Bounds(upper, *places, below, above, worst(below), worst_upper, rate, satisfied)
 
 
 def collaboration_gain(contribution: ArrayLike, reward: ArrayLike) -> Gain:

@@ -44,8 +44,8 @@ POSITIVE_CLASS: Final = "positive class"  # key of the sentence that names it
 Array = NDArray[Any]
 
 OF_NUMBERS: Final = ("n", "error", "absolute", "squares", "prediction")  # of a person: rows, and sums over them
-# of sums over the rows of a person, those of a class as `class_counts` has them (right, true, chosen), all, and those that are right: what is
-# divided by what
+# numerator and denominator of each rate, as factors of five sums over the rows of a person: right, true, chosen, all, hits; the first three of
+# the class
 RATES: Final[Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
     "tpr": ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0)),
     "fpr": ((-1, 0, 1, 0, 0), (0, -1, 0, 1, 0)),
@@ -74,7 +74,7 @@ def by_person(parts: Array, value: Array, person: Array | None = None) -> tuple[
 
 
 def people_of_rates(sums: Array, values: Array, V: int) -> list[list[list[int]]]:
-    """By value from 0 to V - 1, class and rate of `RATES`, how many people with the sums `OF_CLASS` [m, C, 5] it is about: [V, C, 6]."""
+    """By value from 0 to V - 1, class and rate of `RATES`, how many people with the five sums of `RATES` [m, C, 5] it is about: [V, C, 6]."""
     about = sums @ np.array([bottom for _, bottom in RATES.values()]).T > 0
     return [about[values == v].sum(0).tolist() for v in range(V)]
 
@@ -271,8 +271,14 @@ def sizes_of(counts: Counts) -> dict[str, list[float]]:
     """By the name of a rate, how many samples it is about for each class: its denominator."""
     true, chosen = counts["true"], counts["chosen"]
     n: float = sum(true)
-    every, not_true, not_chosen = [n] * len(true), [n - k for k in true], [n - k for k in chosen]
-    return dict(zip(RATES, ([*true], not_true, every, [*chosen], not_chosen, [*every]), strict=True))
+    return {
+        "tpr": [*true],
+        "fpr": [n - k for k in true],
+        "selection_rate": [n for _ in true],
+        "ppv": [*chosen],
+        "npv": [n - k for k in chosen],
+        "accuracy": [n for _ in true],
+    }
 
 
 def people_of(counts: Mapping[str, Any]) -> dict[str, list[float]]:

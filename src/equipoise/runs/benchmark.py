@@ -22,7 +22,7 @@ from equipoise.records.identity import Identity, stated
 from equipoise.records.meta import Content, Tuned
 from equipoise.report import html, notes, page, sentences, statistics
 from equipoise.runs import choosing, directory as runs, plan, unchanged
-from equipoise.runs.configuration import Layer, RunConfig, configure, whole
+from equipoise.runs.configuration import Layer, RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults, strange
 from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
@@ -276,10 +276,9 @@ def run(
     for method in methods:
         parse(method)
     _settle(suite, base, methods)
-    stated: dict[str, Any] = {**where}
-    if stated:  # no condition of the results, and no fault of a cell
-        configure(suite.methods[0], suite.scenario[0].scenario, **stated)
     parts = [part.model_copy(update={"train": {**part.train, **where}}) for part in suite.scenario]
+    if where:  # no condition of the results, and no fault of a cell
+        _plain(parts[0])
     suite = suite.model_copy(update={"scenario": parts})
     reference = suite.methods[0]
     if reference not in (methods or suite.methods) and not all(

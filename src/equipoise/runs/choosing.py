@@ -40,7 +40,7 @@ from equipoise.runs.configuration import FLOWER, Layer, RunConfig, configure, la
 from equipoise.runs.plan import Cell, How, Outcome, at_once, finish
 from equipoise.scenarios.scenario import REGRESSION, Description, kind_of
 from equipoise.system import claims, files, grouping, hashes, own_code, places, seals, suggestions, trust
-from equipoise.system.errors import CODE, SETTINGS, RunError
+from equipoise.system.errors import CODE, MEMORY, SETTINGS, RunError
 from equipoise.system.ranges import check_fields, choice, fitting as fitting_space, marked, number, setting
 from equipoise.system.search import Interval, Space, log_uniform, share
 from equipoise.system.workers import Workers
@@ -902,6 +902,6 @@ def _by_trial(outcomes: Sequence[Outcome]) -> dict[Trial, list[Outcome]]:
     for label in {outcome.cell.key.label for outcome in outcomes}:
         errors = [outcome.error for outcome in outcomes if outcome.cell.key.label == label]
         others = [error for error in errors if error is not None and error.kind != SETTINGS]
-        if others and (len(others) == len(errors) or CODE in [error.kind for error in others]):
+        if others and (len(others) == len(errors) or {CODE, MEMORY} & {error.kind for error in others}):
             raise RunError(f"{label} cannot be tuned: {others[0]}.", TRIAL)
     return grouping.grouped((outcome.cell.key, outcome) for outcome in outcomes)

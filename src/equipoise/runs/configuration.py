@@ -214,7 +214,7 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
 
 def _check_devices(config: RunConfig, chosen: Content) -> None:
     """Refuse GPUs that are not there, or beside another statement of where runs are trained."""
-    stated = [name for name in ("on", "device") if chosen.get(name) not in (None, "cuda")]
+    stated = [name for name, free in (("on", None), ("device", "cuda")) if chosen.get(name) not in (None, free)]
     if stated:
         raise ValueError(f"devices states where runs are trained, and {stated[0]} does, too. Leave one out.")
     for gpu in gpus.gpus(config.devices or ""):

@@ -317,14 +317,13 @@ def at_once(jobs: int | str | None, configs: Sequence[RunConfig]) -> int:
     ------
     ValueError : runs of each device, without devices.
     """
-    n_devices = len(devices(configs))
-    if jobs is None and n_devices:
-        jobs = f"1{PER_DEVICE}"
+    number = str(jobs).removesuffix(PER_DEVICE)
+    if jobs is not None and number == str(jobs):
+        return int(number)
+    if n_devices := len(devices(configs)):
+        return n_devices * (1 if jobs is None else int(number))
     if jobs is not None:
-        number, per_device, _ = str(jobs).partition(PER_DEVICE)
-        if per_device and not n_devices:
-            raise ValueError(f"--jobs {jobs} needs --devices, such as --devices auto.")
-        return int(number) * (n_devices if per_device else 1)
+        raise ValueError(f"--jobs {jobs} needs --devices, such as --devices auto.")
     if any(config.device != "cpu" for config in configs):
         return 1
     return max(1, min(cores() // max((config.threads for config in configs), default=1), len(configs)))

@@ -61,4 +61,6 @@ def refusal(text: str, sent: str = "") -> SiteError:
 def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out: Python's, a processor's or a device's, of which PyTorch has its own errors."""
     names = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return names or "allocate memory" in str(error)
+    return names or any(
+        part in str(error) for part in ("allocate memory", "CUDA error: out of memory", "_ALLOC_FAILED")
+    )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from equipoise.system.errors import RunError
-
-log = logging.getLogger(__name__)
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 ORDER: Final = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # in which nvidia-smi counts them, and CUDA unless it is told to
@@ -43,13 +42,15 @@ class Gpu:
         return {**ORDER, VISIBLE: self.entry}
 
     @property
-    def memory(self) -> tuple[int, int] | None:
-        """MiB that are used, and all; None if `nvidia-smi` does not tell."""
+    def memory(self) -> tuple[float, float] | None:
+        """MiB that are used, and all, without a limit if there is nobody to ask; None if there is no answer now."""
         try:
             used, total = asked("memory.used,memory.total", "-i", self.entry)[0].split(",")
-            return int(used), int(total)
-        except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+            return float(used), float(total)
+        except subprocess.SubprocessError:
             return None
+        except (OSError, ValueError, IndexError):  # of a part of a GPU there is no number
+            return 0.0, math.inf
 
 
 def asked(fields: str, *options: str) -> list[str]:
@@ -74,16 +75,17 @@ def gpus(text: str) -> list[Gpu]:
     numbers = [name.removeprefix("cuda:") for name in names]
     if any(name == number or not number.isdecimal() for name, number in zip(names, numbers, strict=True)):
         raise ValueError(f"devices must be {ALL}, or GPUs with commas, cuda:0,cuda:1; found {text!r}.")
-    if len({*names}) < len(names):
+    if len({*map(int, numbers)}) < len(names):
         raise ValueError(f"devices names a GPU twice: {text!r}. Leave one out.")
     if visible and (absent := [n for n, k in zip(names, numbers, strict=True) if int(k) >= len(visible)]):
         raise ValueError(f"devices: {absent[0]} is not there: {VISIBLE} is {os.environ[VISIBLE]!r}.")
     return [Gpu(name, visible[int(k)] if visible else k) for name, k in zip(names, numbers, strict=True)]
 
 
-def _indices() -> list[str]:
+@cache
+def _indices() -> tuple[str, ...]:
     try:
-        return [line.strip() for line in asked("index")]
+        return tuple(line.strip() for line in asked("index"))
     except (OSError, subprocess.SubprocessError) as error:
         raise RunError(
             f"devices={ALL}: nvidia-smi names no GPU ({error}). Name them: --devices cuda:0,cuda:1."
@@ -101,15 +103,17 @@ class Room:
 
     def __init__(self, gpu: Gpu, progress: Callable[[Path], int]) -> None:
         self.gpu, self.progress = gpu, progress
-        self.begun: dict[Path, int] = {}  # rounds that the runs on the GPU had ended when they started here
+        self.running: set[Path] = set()
+        self.new: dict[Path, int] = {}  # rounds that those of them had ended at their start that have ended none since
         self.need = 0.0  # MiB of one of them, at most
-        self.lonely = 0  # runs that wait for the GPU alone
+        self.lonely = 0  # runs that wait for the GPU alone, or have it
+        self.changes = 0
         self.change = threading.Condition()
         self.closed = False
 
     @contextmanager
     def entered(self, folder: Path, *, alone: bool = False) -> Iterator[None]:
-        """Wait until a run may start, and count it as long as the block lasts.
+        """Wait until a run may start, and count it as long as the block lasts; no other starts beside one that is ``alone``.
 
         Raises
         ------
@@ -117,32 +121,54 @@ class Room:
         """
         with self.change:
             self.lonely += alone
-            while not self.closed and not self._fits(alone):
-                self.change.wait(PAUSE)
-            self.lonely -= alone
-            if self.closed:
-                raise RunError("it was stopped before it began")
-            self.begun[folder] = self.progress(folder)
         try:
+            while not self._enters(folder, alone):
+                with self.change:
+                    self.change.wait(PAUSE)
             yield
         finally:
             with self.change:
-                del self.begun[folder]
+                self.lonely -= alone
+                self.running.discard(folder)
+                self.new.pop(folder, None)
+                self.changes += 1
                 self.change.notify_all()
 
     def close(self) -> None:
         """Let no other run start."""
+        self.closed = True
         with self.change:
-            self.closed = True
             self.change.notify_all()
 
-    def _fits(self, alone: bool) -> bool:
-        if not self.begun:
-            return alone or not self.lonely
-        if self.lonely or any(self.progress(folder) <= rounds for folder, rounds in self.begun.items()):
-            return False
-        if (memory := self.gpu.memory) is None:
-            return True
-        used, total = memory
-        self.need = max(self.need, used / len(self.begun))
-        return total - used >= SPARE * self.need
+    def _enters(self, folder: Path, alone: bool) -> bool:
+        """Whether a run starts now. The GPU is asked while others may start or end; then its answer does not count."""
+        with self.change:
+            changes, occupied, lonely = self.changes, bool(self.running), self.lonely
+        rounds, memory = self.progress(folder), self._memory() if occupied and not lonely else None
+        with self.change:
+            if self.closed:
+                raise RunError("it was stopped before it began")
+            if changes != self.changes:
+                return False
+            if memory is not None:
+                used, total = memory
+                self.need = max(self.need, used / len(self.running))
+                fits = total - used >= SPARE * self.need
+            else:
+                fits = not occupied and (alone or not lonely)
+            if fits:
+                self.running.add(folder)
+                self.new[folder] = rounds
+                self.changes += 1
+            return fits
+
+    def _memory(self) -> tuple[float, float] | None:
+        """MiB that are used, and all, once all runs have ended a round; None before, or if the GPU does not answer now."""
+        with self.change:
+            new = dict(self.new)
+        for folder, rounds in new.items():
+            if self.progress(folder) <= rounds:
+                return None
+            with self.change:
+                self.new.pop(folder, None)
+        return self.gpu.memory

@@ -50,8 +50,11 @@ def numbered(tensors: Mapping[str, Tensor], name: str, n: int) -> list[dict[str,
 
 def unflatten(like: Tree, leaves: Mapping[str, Any], name: str = "") -> Tree:
     """Put named leaves back into the shape of ``like``; ``KeyError`` names a missing one."""
-    parts = iter([leaves[path] for path in flatten(like, name)])
-    return tree_map(lambda _: next(parts), like)
+    if not isinstance(like, (dict, list, tuple)):
+        return leaves[name]
+    if isinstance(like, dict):
+        return {key: unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in like.items()}
+    return type(like)(unflatten(part, leaves, f"{name}/{key}" if name else str(key)) for key, part in enumerate(like))
 
 
 def aligned(tree: Aligned) -> Aligned:

@@ -67,6 +67,7 @@ class Worker:
     """A process that calls functions of this package one after another."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.environment = {**(environment or {})}
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
         self.process = subprocess.Popen(
             python("-m", "equipoise", "work"),
@@ -74,7 +75,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             encoding="utf-8",
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **self.environment},
         )
 
     @property
@@ -135,10 +136,14 @@ class Workers:
             [*pool.map(lambda worker: worker.close(), self.by_slot.values())]
 
     def worker(self, slot: int, environment: Mapping[str, str] | None = None) -> Worker:
-        """The process of a slot; a new one, with more variables, if there is none, or if it has ended."""
-        if slot not in self.by_slot or not self.by_slot[slot].alive:
-            self.by_slot[slot] = Worker(environment)
-        return self.by_slot[slot]
+        """The process of a slot; a new one if there is none, if it has ended, or if it has not these variables."""
+        worker = self.by_slot.get(slot)
+        if worker is not None and worker.alive and worker.environment != {**(environment or {})}:
+            worker.process.terminate()
+            worker.close()
+        if worker is None or not worker.alive:
+            worker = self.by_slot[slot] = Worker(environment)
+        return worker
 
 
 class Processes(ThreadPoolExecutor):
@@ -197,16 +202,16 @@ class Processes(ThreadPoolExecutor):
             self._process(slot).call(function, arguments, keywords)
             return
         room, folder = self.rooms[slot % len(self.rooms)], Path(arguments[0])
-        try:
-            with room.entered(folder):
-                self._process(slot, room.gpu.environment).call(function, arguments, keywords)
-        except RunError as error:
-            if error.kind != MEMORY:
-                raise
-            log.warning("%s: the memory of %s ran out. It continues alone there.", folder.name, room.gpu.name)
-            self.kept.by_slot[slot].close()  # what it has reserved is free for others; the next call starts another
-            with room.entered(folder, alone=True):
-                self._process(slot, room.gpu.environment).call(function, arguments, keywords)
+        for alone in (False, True):
+            with room.entered(folder, alone=alone):
+                try:
+                    self._process(slot, room.gpu.environment).call(function, arguments, keywords)
+                    return
+                except RunError as error:
+                    if alone or error.kind != MEMORY:
+                        raise
+                    log.warning("%s: the memory of %s ran out. It continues alone there.", folder.name, room.gpu.name)
+                    self.kept.by_slot[slot].close()  # while it counts as one of those on the GPU
 
     def _process(self, slot: int, environment: Mapping[str, str] | None = None) -> Worker:
         """The process of a slot, unless all were stopped."""

@@ -97,13 +97,15 @@ def _version(name: str) -> str:
         installed = version(name)
     except PackageNotFoundError:
         raise InputError("is not installed. Install it: pip install 'equipoise[flower]'.") from None
+    if name != "flwr":
+        return installed
     lowest, numbers, tested = (tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (FLWR[0], installed, FLWR[1]))
-    if name == "flwr" and numbers < lowest:
+    if numbers < lowest:
         raise InputError(
             f"{installed} is too old. Install {FLWR[0]} or newer: pip install --upgrade 'equipoise[flower]'."
         )
     newer = f", newer than {FLWR[1]}, the last that this Equipoise was tested with"
-    return installed + newer * (name == "flwr" and numbers > tested)
+    return installed + newer * (numbers > tested)
 
 
 def _project(
