@@ -613,12 +613,8 @@ def pages(rows: Rows) -> Iterator[tuple[str, str, str]]:
     yield from (("verdict", "group", text) for text in parts(verdict(document)))
     yield from (("evidence", "group", part) for text in evidence(document) for part in parts(text))
     yield from (("limits", "", part) for text in limits(found) for part in parts(text))
-    for sheet in [
-        *sheets(document),
-        *paired_tests(document),
-        *over_groups(found),
-        *over_clients(found),
-    ]:
+    measured = sheets(document)
+    for sheet in [*measured, *paired_tests(measured), *over_groups(found), *over_clients(found)]:
         check_brackets(sheet)
         by = "sex" if sheet.name.startswith("people") else "group"
         for text in (sheet.caption, *sheet.sentences, *sheet.test, *sheet.differences):
