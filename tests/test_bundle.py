@@ -868,6 +868,21 @@ def test_no_count_of_few_people_follows_from_the_card(
     assert f"clients with {least}" in holdings.sentence(fed.holdings, least=10)
 
 
+def test_no_count_of_few_people_follows_from_who_was_away(tmp_path: Path) -> None:
+    sizes = [200, 4, 60, 100]
+    data = [(torch.randn(n, 3, generator=torch.Generator().manual_seed(n)), torch.arange(n) % 2) for n in sizes]
+    names = [f"c{k}" for k in range(len(sizes))]
+    fed = eq.Federation(eq.network("mlp", (3,), 2, seed=0), data, names=names, joins="c2=9")
+    fed.fit(1, progress=False)
+    fed.save_bundle(tmp_path / "b")
+    card = (tmp_path / "b" / "README.md").read_text()
+    assert "It was given 364 training samples of 4 clients; c2 trained in no round." in card
+    assert dict(re.findall(r"^\| (c\d) \| ([^|]+) \|", card, flags=re.M))["c1"] == "< 10"
+    page = committee.render(eq.Comparison.of([fed.history]))
+    assert "was given 364 rows of 4 sites" in page
+    assert "c2 trained in no round" in page
+
+
 def test_the_card_says_who_is_served_how_well(made: tuple[eq.Federation, Any, Path, pd.DataFrame]) -> None:
     fed, _, folder, _ = made
     text, page = ((folder / name).read_text() for name in ("README.md", "card.html"))

@@ -387,8 +387,8 @@ def test_some_domains_will_do_and_a_missing_one_is_named(tmp_path: Path) -> None
         ("fedheal-office", {"domains": "dslr", "clients": 0}, "clients must be a multiple of 1, the domains; found 0"),
         ("fedheal-office", {"share": 0.01}, r"client 1 takes 3 of the 320 samples that are left of domain caltech"),
         ("fedheal-office", {"size": 0}, r"fedheal-office: size must be a whole number >= 1; found 0"),
-        ("fedheal-office", {"size": 64.5}, r"fedheal-office: size must be a whole number; found 64\.5"),
-        ("fedheal-office", {"size": "64px"}, r"fedheal-office: size must be a whole number; found '64px'"),
+        ("fedheal-office", {"size": 64.5}, r"fedheal-office: size must be a whole number >= 1; found 64\.5"),
+        ("fedheal-office", {"size": "64px"}, r"fedheal-office: size must be a whole number >= 1; found '64px'"),
     ],
 )
 def test_options_of_fedheal_out_of_range_are_named(

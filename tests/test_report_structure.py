@@ -29,6 +29,7 @@ from equipoise.report import (
     comparison,
     document,
     figures,
+    figures_of_clients,
     latex,
     markdown,
     render,
@@ -267,3 +268,9 @@ def test_every_part_of_a_document_is_in_the_documentation() -> None:
     bases = {base.id for kind in CLASSES for base in kind.bases if isinstance(base, ast.Name)} - described
     parts = {kind.name for kind in CLASSES if any(getattr(base, "id", "") != "NamedTuple" for base in kind.bases)}
     assert parts - bases <= described
+
+
+def test_every_figure_and_quantity_has_its_words() -> None:
+    assert figures.CAPTIONS.keys() == figures.PLOTS.keys()
+    assert figures_of_clients.MEANINGS.keys() == figures_of_clients.MEASURED.keys()
+    assert figures_of_clients.LINES.keys() <= figures_of_clients.MEASURED.keys()

@@ -279,7 +279,7 @@ def test_clients_that_were_in_no_round_are_named() -> None:
         runs.append(fed.history)
     assert [run.untrained for run in runs] == [("z",), ("y", "z")]
     document = eq.Comparison.of(runs).document
-    assert "1 of 3 clients trained in no round: z. No model has learnt from it." in document["notes"]
+    assert "1 of 3 clients trained in no round: z. No federated model has learnt from it." in document["notes"]
     everyone = federation(names=["x", "y", "z"])
     everyone.fit(1, progress=False)
     assert everyone.history.untrained == ()

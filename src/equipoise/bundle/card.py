@@ -198,12 +198,12 @@ class Card:
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
-        absent = self.history.untrained
-        total = in_words(sum(client["size"] for client in clients if client["name"] not in absent), least)
+        absent = self.history.untrained  # whose samples stay in the total: without them it would tell hidden counts
+        total = in_words(sum(client["size"] for client in clients), least)
         whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
-        whose = whose or plural(len(clients) - len(absent), "client")
+        whose = whose or plural(len(clients), "client")
         whose += f"; {some(absent)} trained in no round" * bool(absent)
-        text = [f"It learnt from {total} training samples of {whose}."] * bool(clients)
+        text = [f"It {'was given' if absent else 'learnt from'} {total} training samples of {whose}."] * bool(clients)
         more = [f"And {len(clients) - NAMED} clients more."] * (len(clients) > NAMED)
         if grid is not None and any(cell.mean == WITHHELD for _, cells in grid.rows for cell in cells):
             more.append(f"{WITHHELD}: a count of fewer than {least} would be this one, or follow from it and others.")

@@ -655,7 +655,7 @@ class Federation(Arrangement):
             self.model,
             self._vector(client),
             self.inputs.first,
-            History((), {**self.history.meta, "config": config or {}}),
+            History((), {**self.history.meta, "config": config or {}, "untrained": [*self.history.untrained]}),
             "" if client is None else self.names[client],
             data or {},
             threshold=threshold if isinstance(threshold, float | int) else threshold.value,

@@ -198,6 +198,8 @@ class History:
     @cached_property
     def untrained(self) -> tuple[str, ...]:
         """The clients of a simulation that were in no round: away, or never selected."""
+        if "untrained" in self.meta:
+            return tuple(self.meta["untrained"])
         trained = {m for record in self.records for m in record.get("ids", ())}
         absent = [name for m, name in enumerate(self.client_names) if m not in trained]
         return tuple(absent) if trained and not self.at_sites else ()

@@ -150,6 +150,7 @@ class Meta(TypedDict, total=False):
     versions, git : `{package: version}`, and the commit of the source.
     machines : what computed the rounds from `"round"` on.
     unfinished, without_model : how often a server stopped in a round; names of sites that were away at the end of their run.
+    untrained : names of clients that were in no round, where not all records are there.
     data : about the samples, with their `"sha256"`, and `"rows"`, a hash of which went where.
     config : the run's configuration.
     threshold : that was chosen, if any, see `equipoise.records.threshold.Chosen`.
@@ -191,6 +192,7 @@ class Meta(TypedDict, total=False):
     machines: list[Content]
     unfinished: int
     without_model: list[str]
+    untrained: list[str]
     git: str | None
     data: Content
     config: Content

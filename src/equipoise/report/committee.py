@@ -139,7 +139,9 @@ def _rows(compared: Comparison) -> Iterator[str]:
     if clients := holdings.get("clients"):
         total, range_ = in_words(sum(client["size"] for client in clients), least), size_range(clients, least)
         each = _sizes(clients, least) if len(clients) <= ROWS else f"each with {range_}" * bool(range_)
-        yield f"{model} learnt from {total} rows of {plural(len(clients), 'site')}{f': {each}' * bool(each)}."
+        absent = f"; {some(run.untrained)} trained in no round" * bool(run.untrained)
+        sites = f"{plural(len(clients), 'site')}{f': {each}' * bool(each)}"
+        yield f"{model} {'was given' if absent else 'learnt from'} {total} rows of {sites}{absent}."
     if tests := holdings.get("tests"):
         named = [{**test, "name": run.group_words.get(test["name"], test["name"])} for test in tests]
         each, total = _sizes(named, least), sum(test["size"] for test in tests)

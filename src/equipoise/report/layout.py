@@ -540,8 +540,8 @@ def _measure_sheet(table: content.OfMeasure) -> Sheet:
     grid = _with_sizes(table, lay_out(methods, columns, groups, table["leaders"], measure_of(table).digits))
     notes = [*(f"{FAILED.strip()} {text}" for text in sentences.failures(table)), *table["notes"]]
     tests = _paired_tests(name, table["title"], methods, columns_of(table))
-    sheet = _compared(name, f"{table['title']} on every group", sentences.of_measure(table), table, columns)
-    return replace(sheet, grid=grid, notes=notes, totals=len(columns) if groups else 0, tests=tests)
+    sheet = _compared(name, f"{table['title']} on every group", sentences.of_measure(table), table, columns, grid)
+    return replace(sheet, notes=notes, totals=len(columns) if groups else 0, tests=tests)
 
 
 def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
@@ -557,8 +557,15 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 
-def _compared(name: str, heading: str, texts: list[str], table: content.Table, columns: Sequence[Statistic]) -> Sheet:
-    """A table with its differences to the first method, and what they are; its caption is the first of some ``texts``."""
+def _compared(
+    name: str,
+    heading: str,
+    texts: list[str],
+    table: content.Table,
+    columns: Sequence[Statistic],
+    grid: Grid | None = None,
+) -> Sheet:
+    """A table, if not a ``grid`` of its own, with its differences to the first method; its caption is the first of some ``texts``."""
     methods, lines = cast(Sequence[content.Row], cast(content.Row, table)["methods"]), []
     for method in methods:
         shown = ((c, content.test_of(method, c.key)) for c in columns)
@@ -570,7 +577,8 @@ def _compared(name: str, heading: str, texts: list[str], table: content.Table, c
         tested = f"paired by seed: mean, 95{PERCENT} interval, p-value of the paired t-test"
         tested += holm * any(map(corrected, content.tests_of(methods, columns)))
     about = f"Differences are to {methods[0]['method']}, {tested}."
-    grid, titles = lay_out(methods, columns, leaders=table["leaders"]), {c.title: c.narrow for c in columns if c.narrow}
+    grid = grid or lay_out(methods, columns, leaders=table["leaders"])
+    titles = {c.title: c.narrow for c in columns if c.narrow}
     sheet = Sheet(name, heading, texts[0], grid, texts[1:], test=[about] if lines else [], differences=lines)
     return replace(sheet, narrow_titles=titles, tests=_paired_tests(name, heading, methods, columns))
 

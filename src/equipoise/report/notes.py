@@ -87,7 +87,7 @@ def never_trained(histories: Iterable[History]) -> Iterator[str]:
     names = dict.fromkeys(name for run in federated for name in run.client_names)
     if absent := [name for name in names if all(name in run.untrained for run in federated)]:
         count = f"{len(absent)} of {plural(len(names), 'client')}"
-        yield f"{count} trained in no round: {some(absent)}. No model has learnt from {'it' if len(absent) == 1 else 'them'}."
+        yield f"{count} trained in no round: {some(absent)}. No federated model has learnt from {'it' if len(absent) == 1 else 'them'}."
 
 
 def _each(runs: Runs) -> Iterator[tuple[str, History]]:

@@ -47,7 +47,7 @@ TASK = "task"  # an option of every scenario: what its labels are, which only ow
 HELD = "held"  # what clients hold out in a run, a parameter of scenarios that learn from their rows
 KINDS: dict[str, tuple[Any, str]] = {
     "int": (Integral, "a whole number"),
-    "Sequence[int]": (list | tuple | np.ndarray, "a list of whole numbers, such as [300, 800]"),
+    "Sequence[int]": (list | tuple | range | np.ndarray, "a list of whole numbers, such as [300, 800]"),
 }
 DATA_SEED = "data_seed"  # an option of every scenario: what its data are drawn with, instead of the run's seed
 
@@ -226,15 +226,24 @@ def _described(name: str, data: str | Path | None, options: Mapping[str, Any], h
     learning = {HELD: held} if HELD in inspect.signature(entry.describe).parameters else {}
     apart = {DATA_SEED} if name == "own" else {DATA_SEED, TASK}
     given = {option: value for option, value in options.items() if option not in apart}
-    for option, value in given.items():
-        declared, expected = KINDS.get(entry.kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
-        right = isinstance(value, declared) and not (declared is Integral and isinstance(value, bool))
-        if not right and value is not entry.options[option]:
-            raise ValueError(f"{name}: {option} must be {expected}; found {value!r}.")
-    description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
+    try:
+        description, build = partition.errors_of(name)(entry.describe)(*files, **given, **learning)
+    except TypeError:
+        _check_kinds(name, entry, given)
+        raise
+    _check_kinds(name, entry, given)  # what the scenario's own checks, which name the range, let pass
     build = partition.errors_of(name)(build)
     if task is None:
         return description, build
     if kind != kind_of(description.task):
         raise ValueError(f"scenario {name}: its task is {description.task}; found task={task}. Leave it out.")
     return replace(description, task=task), lambda seed: replace(build(seed), task=task)
+
+
+def _check_kinds(name: str, entry: ScenarioEntry, given: Mapping[str, Any]) -> None:
+    kinds, usual = entry.kinds, entry.options
+    for option, value in given.items():
+        declared, expected = KINDS.get(kinds[option].removesuffix(" | None").rpartition(".")[2], (object, ""))
+        right = isinstance(value, declared) and not (declared is Integral and isinstance(value, bool))
+        if not right and value is not usual[option]:
+            raise ValueError(f"{name}: {option} must be {expected}; found {value!r}.") from None

@@ -140,9 +140,10 @@ def _read(source: str, columns: Columns, download: bool, between: Range | None, 
     if Path(source).is_file():
         about = Path(source).stat()
         own = _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
-        if (
-            not isinstance(own.inputs, Pictures) or own.inputs.current
-        ):  # else the table is the same, and an image is not
+        stale = (
+            isinstance(own.inputs, Pictures) and not own.inputs.current
+        )  # the table is the same, and an image is not
+        if not stale:
             return own
     return read_user_data(source, columns, download=download, between=between)
 

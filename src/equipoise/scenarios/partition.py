@@ -608,6 +608,7 @@ def check(who: str, n: int, clients: int, alpha: float = 1.0, corrupted: int = 0
     ------
     ValueError if a parameter is out of its range. InputError if the samples do not suffice.
     """
+    check_whole(f"{who}: clients", clients, 0)
     if not 1 <= clients <= n:
         fault = f"each client needs at least one sample: expected 1 to {n} clients for {n} samples, found {clients}."
         raise _unmet(who, fault)

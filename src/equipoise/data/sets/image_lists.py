@@ -150,8 +150,9 @@ def divided(
         keys = sorted(members)
         tested = set()
         for k in rng.permutation(len(keys)):
-            if len(tested) < _ceil(test, len(classes)):
-                tested.update(members[keys[k]])
+            if len(tested) >= _ceil(test, len(classes)):
+                break
+            tested.update(members[keys[k]])
     ordered = {name: k for k, names in shuffled.items() for name in names}
     return {
         "train": {name: k for name, k in ordered.items() if name not in tested},
