@@ -242,32 +242,45 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
         return bool(better), sum(fair) - fair.count(False), len(better), size
 
     leading = max(changes, key=merit)
-    better = [_change(panel, effect) for panel, effect in sorted(changes[leading], key=_order) if effect.better]
-    worse = [_change(panel, effect) for panel, effect in sorted(changes[leading], key=_cost) if not effect.better]
+    better = _changes([change for change in changes[leading] if change[1].better])
+    worse = _changes([change for change in changes[leading] if not change[1].better])
     if not better:
         worst = [method for method in changes if changes[method]]
         if not worst:
             return f"{none} is shown to differ from {first}" + (f" with {seeds} seeds." if seeds > 1 else ".")
+        nobody = f"no method is shown to be better than {first}"
+        for n in (2, 1):  # changes that are named of each
+            named = [_joined(_changes(changes[method], n)) for method in worst]
+            text = f"{notes.listed([f'{method} {text}' for method, text in zip(worst, named, strict=True)])}; {nobody}."
+            if len(text.split()) <= words:
+                return text
         names = notes.listed(worst) if len(worst) < 3 else plural(len(worst), "method")
-        return f"{none} is shown to be better than {first}, and {names} {'is' if len(worst) == 1 else 'are'} worse."
+        return f"{none} is shown to be better than {first}, and {names} {'is' if len(worst) == 1 else 'are'} worse in a respect."
     rest = [method for method in changes if method != leading]
     differing = [method for method in rest if changes[method]]
     end = ""
     if rest and not differing:
         end = f"; no other method is shown to differ from {first}"
-    ways = {effect.better for method in differing for _, effect in changes[method]}
-    way = "differ" if len(ways) > 1 else "better" if True in ways else "worse"
-    single, too = len(differing) == 1, ", too" * (way != "worse")
-    verb = ("differs" if single else "differ") if way == "differ" else f"{'is' if single else 'are'} {way}"
+    verb = "differs" if len(differing) == 1 else "differ"
+    closes = [end]
     if differing:
         names = notes.listed(differing) if len(differing) < 3 else plural(len(differing), "other method")
-        end = f"; {names} {verb} {'from' if way == 'differ' else 'than'} {first}{too}"
+        closes = [f"; {names} {verb} from {first}, too", f"; {plural(len(differing), 'other')} {verb}, too"]
+    if len(differing) == 1:
+        closes.insert(0, f"; {differing[0]} {_changes(changes[differing[0]], 1)[0]}")
     cost = f" but {worse[0]}" if worse else ""
-    for close in (end, f"; {plural(len(differing), 'other')} {verb}{too}" if differing else end):
+    for close in closes:
         for gains in (better[:2], better[:1]):
             if len((text := f"{leading} {_joined(gains)}{cost}{close}.").split()) <= words:
                 return text
     return f"{leading} {better[0]}{cost}."
+
+
+def _changes(changes: Changes, n: int | None = None) -> list[str]:
+    """What a method changes, at most ``n`` of it: to the better first for those served worst, to the worse first at its cost."""
+    better = [change for change in sorted(changes, key=_order) if change[1].better]
+    worse = [change for change in sorted(changes, key=_cost) if not change[1].better]
+    return [_change(panel, effect) for panel, effect in (*better, *worse)][:n]
 
 
 def _joined(gains: Sequence[str]) -> str:
@@ -395,7 +408,8 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
         tied = {label: test.get("seeds_needed") for label, test in versus.items() if not test["apart"]}
         needed = {label: seeds for label, seeds in tied.items() if seeds}
         if leader and needed:
-            label = min(needed, key=needed.__getitem__)
+            first = comparison["methods"][0]["method"]  # with which all are compared
+            label = first if first in needed else min(needed, key=needed.__getitem__)
             yield f"{n} seeds do not tell {leader['leading']} from {label} {whom}; about {needed[label]} would, if they differ as measured."
             return
     if n == 2:
