@@ -1,5 +1,6 @@
 """Runs as directories: a configuration that can be run again, a manifest, one line per round, a checkpoint, a summary."""
 
+import atexit
 import hashlib
 import json
 import re
@@ -25,6 +26,7 @@ from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.samples import trained_on
 from equipoise.data.tables.options import several
+from equipoise.engines import distributed
 from equipoise.federation import checkpoint, forecast as forecasts, stopping
 from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
@@ -367,7 +369,8 @@ def federation(
         _check_memory(config, data, net)
     tests, client_tests = data.test_sets
     same: dict[str, Any] = {"tests": tests, "transform": data.transform, "task": _task(config, data)}
-    same |= {"names": data.client_names, "groups": data.client_groups, "workers": workers or cores()}
+    here = None if config.engine == distributed.NAME else cores()  # which starts no processes without being asked to
+    same |= {"names": data.client_names, "groups": data.client_groups, "workers": workers or here}
     same |= {"server_validation": data.server_validation, "collaborative": data.collaborative}
     same |= {"classes": data.classes or None, "attributes": data.attributes or None}
     same |= {"head": config.head, "positive": config.positive, "least_group": config.least_group}
@@ -383,6 +386,18 @@ def federation(
         settings = replace(settings, engine="sequential")
     same |= {"client_tests": client_tests, "select": config.select}
     return Federation(net, data.holders, config.method, config.solver, settings=settings, **same), data
+
+
+def serve(config: RunConfig, workers: int | None = None) -> None:
+    """Where torchrun has started this process and rank 0 owns the run: train clients until that ends, then end this process."""
+    if config.engine != distributed.NAME or not distributed.launched():
+        return
+    if not distributed.rank():
+        atexit.register(distributed.leave)
+        return
+    torch.set_num_threads(config.threads)
+    with distributed.reporting():
+        federation(config, workers)
 
 
 def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:
