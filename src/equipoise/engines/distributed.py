@@ -26,7 +26,7 @@ from functools import partial
 from typing import IO, Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 from torch import Tensor
 
 from equipoise.core.model import Bound
@@ -41,14 +41,18 @@ from equipoise.system.text import Said, key_of
 from equipoise.system.tree import flatten, numbered
 
 log = logging.getLogger(__name__)
+dist: Any = torch.distributed  # much of it has no type, and some builds of PyTorch lack it
 NAME = "distributed"
 HERE = "127.0.0.1"
 BEAT = 1.0  # seconds between signs of life of a rank that has nothing to send
 PATIENCE = 60.0  # seconds without one after which a rank counts as lost
 JOINING = 1800.0  # seconds for all ranks to read their data
+LINGER = 3.0  # seconds for rank 0 to print an error: torchrun ends it as soon as another rank ends with one
 POLL = 0.05  # seconds between looks at what cannot be waited for
 SLACK = 1.05  # a client stays with its rank as long as no rank takes this much longer than in the best dealing
 VISITED = ("received", "states", "messages", "units", "held")  # fields of a job that have an entry for each client
+TAG = 1  # of a message that nobody sends
+FAILED = "failed"  # how the reason of a rank with an error begins
 FOREVER = timedelta(days=365)
 Send = Callable[[Tensor], object]
 
@@ -130,7 +134,7 @@ class Child:
         return ""
 
 
-def _store(port: int | None = None) -> dist.Store:
+def _store(port: int | None = None) -> Any:
     """The store through which ranks meet; with a ``port`` a new one of this process, 0 for a free port."""
     if port is not None:
         return dist.TCPStore(HERE, port, None, True, wait_for_workers=False)
@@ -154,22 +158,21 @@ def reporting() -> Iterator[None]:
     except Exception as error:
         store = _store()
         store.set(f"rank/{rank()}", json.dumps({"host": socket.gethostname(), "error": f"{error}"}))
-        _until(store, "refused")
-        os._exit(1)
+        _welcomed(store)
 
 
-def _until(store: dist.Store, *keys: str) -> str:
-    """Wait until rank 0 has set one of the keys; end if it has nothing to train, or is gone."""
-    try:
-        while True:
-            for key in keys:
-                if store.check([key]):
-                    return key
+def _welcomed(store: Any) -> None:
+    """Wait until rank 0 lets this one train; end if it does not, has nothing to train, or is gone."""
+    with contextlib.suppress(RuntimeError):  # the store is gone
+        while not store.check(["welcome"]):
             if store.check(["over"]):
                 os._exit(0)
+            if store.check(["refused"]):
+                time.sleep(LINGER)
+                os._exit(1)
             time.sleep(POLL)
-    except RuntimeError:
-        os._exit(1)
+        return
+    os._exit(1)
 
 
 # messages
@@ -243,10 +246,11 @@ def _longest(costs: Sequence[float], ranks: Sequence[int], n: int) -> float:
 class Ranks:
     """The other ranks, as rank 0 has them: a thread listens to each."""
 
-    def __init__(self, group: dist.ProcessGroup | None, hosts: Sequence[str], device: torch.device) -> None:
+    def __init__(self, group: Any, hosts: Sequence[str], device: torch.device) -> None:
         self.group, self.hosts, self.device = group, hosts, device
         self.busy = self.closed = False
         self.lost: dict[int, str] = {}
+        self.heard: dict[int, float] = {}
         self.answers: queue.Queue[tuple[Content, dict[str, Tensor]]] = queue.Queue(1)  # few rows wait in memory
         self.sending: list[threading.Thread] = []
         self.listening = [threading.Thread(target=self._listen, args=(k,), daemon=True) for k in range(1, len(hosts))]
@@ -254,39 +258,48 @@ class Ranks:
             thread.start()
 
     def _listen(self, k: int) -> None:
-        def receive(x: Tensor) -> None:
-            dist.irecv(x, k, self.group).wait(timedelta(seconds=PATIENCE))
-
+        receive = partial(dist.recv, src=k, group=self.group)
         try:
             while not self.closed:
+                self.heard[k] = time.monotonic()
                 if (received := _receive(receive, torch.device("cpu"))) is None:
                     continue
                 message, tensors = received
                 if "failed" in message:
-                    self.lost[k] = f"failed: {message['failed']}"
+                    self.lost[k] = f"{FAILED}: {message['failed']}"
                 if {"failed", "end"} & message.keys():
                     return
-                self._put(message, {name: x.to(self.device) for name, x in tensors.items()})
-        except Exception as error:  # gloo's errors have no class of their own
-            late = "timed out" in str(error).lower()
-            self.lost[k] = f"has given no sign of life for {PATIENCE:g} seconds" if late else "has ended"
+                self._put(k, message, {name: x.to(self.device) for name, x in tensors.items()})
+        except Exception:  # gloo's errors have no class of their own
+            self.lost[k] = "has ended"
 
-    def _put(self, message: Content, tensors: dict[str, Tensor]) -> None:
+    def _put(self, k: int, message: Content, tensors: dict[str, Tensor]) -> None:
+        """Let the engine have an answer; until then no other is received, and nobody counts as silent."""
         while not self.closed:
+            self.heard[k] = time.monotonic()
             with contextlib.suppress(queue.Full):
-                return self.answers.put((message, tensors), timeout=BEAT)
+                self.answers.put((message, tensors), timeout=BEAT)
+                return
 
     def check(self, children: Sequence[Child]) -> None:
         """Require that all ranks are there.
 
         Raises
         ------
-        RunError : naming those that are lost, with their hosts.
+        RunError : naming the first that was lost, which may have ended the others, and its host.
         """
-        if self.lost:
-            ends = {child.rank: child.end for child in children}
-            each = [f"rank {k} on {self.hosts[k]} {ends.get(k) or why}" for k, why in sorted({**self.lost}.items())]
-            raise RunError(f"{'; '.join(each)}. The last complete round is kept: give the same command again.", CODE)
+        if not self.lost and (silent := self._silent()):
+            time.sleep(2 * BEAT)  # perhaps this process itself was stopped
+            self.lost |= {k: f"has given no sign of life for {PATIENCE:g} seconds" for k in silent & self._silent()}
+        for k, why in [*self.lost.items()][:1]:
+            if not k:
+                raise RunError("The other ranks have ended. Start the program again.", CODE)
+            ended = "" if why.startswith(FAILED) else "".join(child.end for child in children if child.rank == k)
+            text = f"rank {k} on {self.hosts[k]} {ended or why}"
+            raise RunError(f"{text}. The last complete round is kept: give the same command again.", CODE)
+
+    def _silent(self) -> set[int]:
+        return {k for k, heard in {**self.heard}.items() if time.monotonic() - heard > PATIENCE}
 
     def broadcast(self, x: Tensor, check: Callable[[], None]) -> None:
         """Send a tensor to all ranks; unlike a wait inside gloo, this can be stopped."""
@@ -364,13 +377,12 @@ class Distributed:
             return
         device = jobs[0].model.initial.device
         versions = {**environment.code(), "torch": torch.__version__}
-        mine = {"host": socket.gethostname(), "about": about, "code": versions}
+        mine: Content = {"host": socket.gethostname(), "about": about, "code": versions}
         if rank():
             self.store.set(f"rank/{rank()}", json.dumps(mine))
-            if _until(self.store, "welcome", "refused") == "refused":
-                os._exit(1)
+            _welcomed(self.store)
             _serve(self._group(device), self.jobs, device)
-        hosts = [mine["host"]]
+        hosts: list[str] = [mine["host"]]
         try:
             for k in range(1, self.n):
                 its = self._hello(k)
@@ -387,12 +399,11 @@ class Distributed:
         self.ranks = Ranks(self._group(device), hosts, device)
         weakref.finalize(self, _end, self.ranks, self.children)
 
-    def _group(self, device: torch.device) -> dist.ProcessGroup | None:
+    def _group(self, device: torch.device) -> Any:
         """The processes; None for torch's default group, if a user's script has none of its own."""
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         if dist.is_initialized():
-            group: dist.ProcessGroup = dist.new_group(backend=backend, timeout=FOREVER)
-            return group
+            return dist.new_group(backend=backend, timeout=FOREVER)
         store = dist.PrefixStore("group", self.store)
         dist.init_process_group(backend, store=store, rank=rank(), world_size=self.n, timeout=FOREVER)
         return None
@@ -529,20 +540,23 @@ def _kill(children: Sequence[Child]) -> None:
 
 
 def _end(ranks: Ranks, children: Sequence[Child]) -> None:
-    """Let the other ranks end: those that wait for a job by a message, the others as the connections end with this process."""
-    ranks.closed = bool(ranks.lost) or ranks.busy
-    if not ranks.closed:
+    """Let the other ranks end, by a message if they wait for a job, otherwise as their connections end."""
+    if not (ranks.lost or ranks.busy):
         for k in range(1, len(ranks.hosts)):
             ranks.send(k, {"end": True})
-    ranks.lost.setdefault(0, "has let the others end")
+    else:
+        ranks.closed = True
+        with contextlib.suppress(RuntimeError):  # gloo closes all connections when one wait is too long
+            dist.irecv(torch.zeros(1), 1, ranks.group, TAG).wait(timedelta(milliseconds=1))
+    ranks.lost.setdefault(0, "")
     until = time.monotonic() + 5 * BEAT
-    for thread in ranks.listening:  # none may be inside gloo when Python ends; each hears from its rank every second
+    for thread in (*ranks.listening, *ranks.sending):  # none may be inside gloo when Python ends
         thread.join(max(0.0, until - time.monotonic()))
     _kill(children)
 
 
 # the other ranks
-def _serve(group: dist.ProcessGroup | None, jobs: Mapping[str, Job], device: torch.device) -> None:
+def _serve(group: Any, jobs: Mapping[str, Job], device: torch.device) -> None:
     """Train clients until rank 0 ends, then end this process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides, and this ends with it
@@ -566,9 +580,7 @@ def _serve(group: dist.ProcessGroup | None, jobs: Mapping[str, Job], device: tor
     os._exit(status)
 
 
-def _own(
-    group: dist.ProcessGroup | None, jobs: Mapping[str, Job], message: Content, device: torch.device
-) -> tuple[Job, Sequence[int]]:
+def _own(group: Any, jobs: Mapping[str, Job], message: Content, device: torch.device) -> tuple[Job, Sequence[int]]:
     """The job of this rank's clients, and their rows in it."""
     ids, like = message["ids"], jobs[message["kind"]]
     shared = {name: torch.empty(shape, dtype=TYPES[kind], device=device) for name, kind, shape in message["shared"]}
@@ -598,7 +610,7 @@ def _message(answer: Answer, job: Content, seconds: float) -> tuple[Content, Map
     return about, {name: x.detach().cpu() for name, x in flatten(tree).items()}
 
 
-def _send_all(group: dist.ProcessGroup | None, outbox: "queue.Queue[tuple[Content, Mapping[str, Tensor]]]") -> None:
+def _send_all(group: Any, outbox: "queue.Queue[tuple[Content, Mapping[str, Tensor]]]") -> None:
     """Send what is in the outbox, and signs of life between; end this process if rank 0 is gone."""
     send = partial(dist.send, dst=0, group=group)
     try:
@@ -609,7 +621,7 @@ def _send_all(group: dist.ProcessGroup | None, outbox: "queue.Queue[tuple[Conten
                 send(torch.zeros(1, dtype=torch.int64))
                 continue
             _send(send, message, tensors)
-            if {"end", "failed"} & message.keys():
+            if "end" in message:
                 return
     except Exception:  # gloo's errors have no class of their own
         os._exit(1)
@@ -617,10 +629,20 @@ def _send_all(group: dist.ProcessGroup | None, outbox: "queue.Queue[tuple[Conten
 
 @contextlib.contextmanager
 def naming_lost(engine: object) -> Iterator[None]:
-    """If the block is stopped because a rank is lost, which ends the others, raise the error that names it."""
-    try:
+    """If the block is stopped because a rank is lost, as torchrun does by SIGTERM, raise the error that names it."""
+    if not isinstance(engine, Distributed):
         yield
-    except BaseException:
-        if isinstance(engine, Distributed):
-            engine.check()
+        return
+    alone = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    try:
+        if alone:
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        yield
+    except RunError:
         raise
+    except BaseException:
+        engine.check()
+        raise
+    finally:
+        if alone:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
