@@ -375,6 +375,11 @@ class Distributed:
         self.jobs = {_kind(job): job for job in jobs}
         if self.n == 1:
             return
+        if not rank() and self.store.add("federations", 1) > 1:
+            raise RunError(
+                "torchrun has started processes for one federation, and this is the second. Start each on its own.",
+                CODE,
+            )
         device = jobs[0].model.initial.device
         versions = {**environment.code(), "torch": torch.__version__}
         mine: Content = {"host": socket.gethostname(), "about": about, "code": versions}
@@ -553,6 +558,8 @@ def _end(ranks: Ranks, children: Sequence[Child]) -> None:
     for thread in (*ranks.listening, *ranks.sending):  # none may be inside gloo when Python ends
         thread.join(max(0.0, until - time.monotonic()))
     _kill(children)
+    if ranks.group is None and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 # the other ranks

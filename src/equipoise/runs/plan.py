@@ -15,6 +15,7 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict, Unpack
 
 from equipoise.core.settings import simulated
+from equipoise.engines import distributed
 from equipoise.federation import checkpoint, directory
 from equipoise.federation.history import History
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
@@ -157,6 +158,7 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     cells : with a :class:`equipoise.runs.configuration.RunConfig`, each in a folder of :func:`equipoise.runs.directory.start`.
     how : see :class:`How`.
     """
+    _require_single([cell.config for cell in cells])
     jobs, on_progress = how.get("jobs"), how.get("on_progress")
     if jobs is None:
         jobs = fitting([cell.config for cell in cells])
@@ -184,6 +186,15 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
         outcomes = {id(outcome.cell): outcome for outcome in run(left, submit, look)}
     watch.look()
     return [outcomes.get(id(cell), Outcome(cell)) for cell in cells]
+
+
+def _require_single(configs: Iterable[RunConfig]) -> None:
+    """Refuse runs of which each would need several processes that the user starts."""
+    if any(config.engine == distributed.NAME for config in configs):
+        raise ValueError(
+            "The engine distributed trains a single run: equipoise run, without --on. Several runs at a time use a machine as well: "
+            "choose another engine, with --jobs or --on."
+        )
 
 
 def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
@@ -238,6 +249,7 @@ def compare(configs: Sequence[RunConfig], base: Path, **how: Unpack[How]) -> lis
     base : directory of the comparison.
     how : the runs are trained, see :class:`equipoise.runs.plan.How`.
     """
+    _require_single(configs)
     if any((base / name).exists() for name in (CONDITIONS, CHOSEN)):
         raise RunError(f"{base} holds a benchmark, or a choice of settings. Choose another --name.")
     paths = directories(base, configs)
