@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.utils.data import Dataset
 
 import equipoise as eq
 from equipoise.engines import distributed
-from equipoise.testing.federations import N_CLASSES, N_INPUTS, UNEQUAL, clients, federation, network, samples
+from equipoise.testing.federations import N_INPUTS, UNEQUAL, clients, federation, network, samples
 
 TESTS = {"a": samples(40, 1), "b": samples(20, 3)}
 METHODS = ("fedavg", "scaffold", "fedheal", "fedsac", "saga", "fedfv", "feddyn", "krum", "ditto", "fedbn")
@@ -140,7 +139,7 @@ def main(case: str, folder: str, rounds: str, workers: str = "", what: str = "")
         fed.fit(max(rest, int(rounds) - fed.progress.t), directory=run, progress=False)
     else:
         fed.fit(int(rounds), directory=run, progress=False)
-    print(threading.active_count(), fed.engine_choice.engine)
+    sys.stdout.write(f"trained by {fed.engine_choice.engine}\n")
 
 
 if __name__ == "__main__":

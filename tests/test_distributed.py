@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import distributed_cases
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
+import distributed_cases
 import equipoise as eq
 from equipoise.engines import distributed
 from equipoise.engines.distributed import deal
@@ -124,7 +124,7 @@ def test_what_is_sent_arrives() -> None:
 def test_without_processes_the_error_says_how_to_start_them(equipoise: Any) -> None:
     with pytest.raises(InputError, match=r"torchrun --nproc-per-node 2 .* workers=2"):
         federation("fedavg", engine="distributed")
-    assert "torchrun --nproc-per-node 2" in equipoise("run", "--engine", "distributed").stderr
+    assert "torchrun --nproc-per-node 2" in equipoise("run", "--engine", "distributed").err
 
 
 def test_what_contradicts_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +147,9 @@ def test_a_console_starts_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_runs_at_once_are_refused(equipoise: Any, tmp_path: Path) -> None:
     engine = ("--engine", "distributed", "--runs", tmp_path)
-    assert "engine distributed trains a single run" in equipoise("compare", "fedavg", "afl", *engine).stderr
-    assert "each in a process" in equipoise("tune", "fedavg", *engine).stderr
-    assert "torchrun starts the processes" in equipoise("run", "--on", "ray", *engine).stderr
+    assert "engine distributed trains a single run" in equipoise("compare", "fedavg", "afl", *engine).err
+    assert "each in a process" in equipoise("tune", "fedavg", *engine).err
+    assert "torchrun starts the processes" in equipoise("run", "--on", "ray", *engine).err
     assert not [*tmp_path.iterdir()]
 
 
@@ -215,7 +215,7 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     ended = started(*RUN, 3, distributed_cases.__file__, "ditto", tmp_path, 3)
     assert ended.returncode == 0, ended.stderr
     assert same("ditto", tmp_path, 3)
-    assert ended.stdout.count("distributed") == 1  # what follows the constructor is for rank 0 alone
+    assert ended.stdout.count("trained by distributed") == 1  # what follows the constructor is for rank 0 alone
 
 
 @pytest.mark.slow
@@ -274,7 +274,7 @@ def test_a_rank_in_trouble_is_named_and_all_end(launch: list[str], what: str, wo
     assert any(re.search(words, line) for line in ended.stderr.splitlines()), ended.stderr
     assert "terminate called" not in ended.stderr
     assert gone(tmp_path)
-    if what in ("kill", "stop"):
+    if what in ("kill", "stop"):  # the same command goes on
         assert script("fedavg", tmp_path, 6, 2).returncode == 0
         assert same("fedavg", tmp_path, 6)
 

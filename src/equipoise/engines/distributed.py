@@ -290,7 +290,7 @@ class Ranks:
         """
         if not self.lost and (silent := self._silent()):
             time.sleep(2 * BEAT)  # perhaps this process itself was stopped
-            self.lost |= {k: f"has given no sign of life for {PATIENCE:g} seconds" for k in silent & self._silent()}
+            self.lost |= dict.fromkeys(silent & self._silent(), f"has given no sign of life for {PATIENCE:g} seconds")
         for k, why in [*self.lost.items()][:1]:
             if not k:
                 raise RunError("The other ranks have ended. Start the program again.", CODE)
@@ -319,12 +319,12 @@ class Ranks:
         """Send a message, and the entries of some clients, to rank ``k``, in the background."""
 
         def send() -> None:
-            one = partial(dist.send, dst=k, group=self.group)
+            send_tensor = partial(dist.send, dst=k, group=self.group)
             with contextlib.suppress(RuntimeError):  # who listens to it notices
-                _send(one, message, {})
+                _send(send_tensor, message, {})
                 for x in (x[row] for row in rows for x in leaves):
                     if x.numel():
-                        one(_bytes(x.detach().cpu().contiguous()))
+                        send_tensor(_bytes(x.detach().cpu().contiguous()))
 
         self.sending.append(threading.Thread(target=send, daemon=True))
         self.sending[-1].start()

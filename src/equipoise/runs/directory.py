@@ -390,10 +390,12 @@ def federation(
 
 def serve(config: RunConfig, workers: int | None = None) -> None:
     """Where torchrun has started this process and rank 0 owns the run: train clients until that ends, then end this process."""
-    if config.engine != distributed.NAME or not distributed.launched():
+    if config.engine != distributed.NAME:
         return
+    distributed.require(workers, config.device)
     if not distributed.rank():
-        atexit.register(distributed.leave)
+        if distributed.launched():
+            atexit.register(distributed.leave)
         return
     torch.set_num_threads(config.threads)
     with distributed.reporting():
