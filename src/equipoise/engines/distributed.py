@@ -45,7 +45,7 @@ dist: Any = torch.distributed  # much of it has no type, and some builds of PyTo
 NAME = "distributed"
 HERE = "127.0.0.1"
 BEAT = 1.0  # seconds between signs of life of a rank that has nothing to send
-PATIENCE = 60.0  # seconds without one after which a rank counts as lost
+PATIENCE = 120.0  # seconds without one after which a rank counts as lost
 JOINING = 1800.0  # seconds for all ranks to read their data
 LINGER = 3.0  # seconds for rank 0 to print an error: torchrun ends it as soon as another rank ends with one
 POLL = 0.05  # seconds between looks at what cannot be waited for
@@ -140,7 +140,8 @@ def _store(port: int | None = None) -> Any:
         return dist.TCPStore(HERE, port, None, True, wait_for_workers=False)
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     hosts = rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = dist.TCPStore(address, port, None, hosts, timedelta(seconds=30), wait_for_workers=False)
+    patience = 30 if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else JOINING
+    store = dist.TCPStore(address, port, None, hosts, timedelta(seconds=patience), wait_for_workers=False)
     return dist.PrefixStore(f"equipoise/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -258,10 +259,12 @@ class Ranks:
             thread.start()
 
     def _listen(self, k: int) -> None:
-        receive = partial(dist.recv, src=k, group=self.group)
+        def receive(x: Tensor) -> None:
+            self.heard[k] = time.monotonic()
+            dist.recv(x, k, self.group)
+
         try:
             while not self.closed:
-                self.heard[k] = time.monotonic()
                 if (received := _receive(receive, torch.device("cpu"))) is None:
                     continue
                 message, tensors = received
@@ -341,7 +344,7 @@ class Distributed:
     n: int
     loads = True  # data that are loaded when a client trains are loaded by its rank
     children: list[Child] = field(default_factory=list)
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: Sequence[Job] = ()  # of all clients, for each kind of training
     store: Any = None
     ranks: Ranks | None = None
     number: int = 0  # of the job
@@ -372,7 +375,7 @@ class Distributed:
         ------
         RunError : a rank does not come, cannot begin, or has other settings, code or data.
         """
-        self.jobs = {_kind(job): job for job in jobs}
+        self.jobs = jobs
         if self.n == 1:
             return
         if not rank() and self.store.add("federations", 1) > 1:
@@ -438,21 +441,20 @@ class Distributed:
         ------
         RunError : a rank is lost, or has failed.
         """
-        like = self.jobs.get(_kind(job))
-        if like is None or like.model is not job.model or job.secret is not None:  # of an analysis: not known elsewhere
+        kind = next((k for k, like in enumerate(self.jobs) if _alike(like, job)), None)
+        if kind is None:  # of an analysis: the other ranks have no such job
             yield from sequential(replace(job, data=[loaded(d) for d in job.data]))
             return
         self.number += 1
-        ranks = self._deal(job)
         costs = self._costs(job)
-        rows = [
-            [row for row in sorted(range(len(ranks)), key=lambda row: -costs[row]) if ranks[row] == k]
-            for k in range(self.n)
-        ]
+        ranks = deal(costs, [self.dealt.get(m) for m in job.ids], self.n)
+        self.dealt |= zip(job.ids, ranks, strict=True)
+        longest_first = sorted(range(len(ranks)), key=lambda row: -costs[row])
+        rows = [[row for row in longest_first if ranks[row] == k] for k in range(self.n)]
         if self.ranks is not None:
             self.ranks.busy = True
             try:
-                self._send_job(job, self.ranks, rows)
+                self._send_job(job, kind, self.ranks, rows)
             except BaseException:  # perhaps in mid-message
                 _end(self.ranks, self.children)
                 raise
@@ -477,12 +479,7 @@ class Distributed:
         rate = sum(s for s, _ in timed) / sum(n for _, n in timed) if timed else 1.0
         return [self.seconds.get(m, rate * n) for m, n in zip(job.ids, samples, strict=True)]
 
-    def _deal(self, job: Job) -> list[int]:
-        ranks = deal(self._costs(job), [self.dealt.get(m) for m in job.ids], self.n)
-        self.dealt |= zip(job.ids, ranks, strict=True)
-        return ranks
-
-    def _send_job(self, job: Job, ranks: Ranks, rows: Sequence[Sequence[int]]) -> None:
+    def _send_job(self, job: Job, kind: int, ranks: Ranks, rows: Sequence[Sequence[int]]) -> None:
         """Send the job to all ranks: what clients share to all at once, and to each what its clients have of their own."""
         while any(thread.is_alive() for thread in ranks.sending):  # of an abandoned round
             self.check()
@@ -491,7 +488,7 @@ class Distributed:
         leaves = flatten({name: x for name in VISITED if (x := getattr(job, name)) is not None})
         shared = {name: x[0] for name, x in leaves.items() if x.stride(0) == 0 or not x[0].numel()}
         own = {name: x for name, x in leaves.items() if name not in shared}
-        fields = {"number": self.number, "kind": _kind(job), "t": job.t, "rounds": job.rounds}
+        fields: Content = {"number": self.number, "kind": kind, "t": job.t, "rounds": job.rounds}
         fields |= {"threads": torch.get_num_threads(), "shared": _listed(shared)}
         fields |= {"own": _listed({name: x[0] for name, x in own.items()})}
         for k in range(1, self.n):
@@ -520,9 +517,10 @@ class Distributed:
         return Answer((row,), tensors["trained"][None], reports, states, losses=tensors["losses"])
 
 
-def _kind(job: Job) -> str:
-    """By what a job is the same in all ranks, except for the vectors of a round."""
-    return repr((job.rules, job.solver, job.settings))
+def _alike(like: Job, job: Job) -> bool:
+    """Whether two jobs are the same, except for the clients and the vectors of a round."""
+    same = [(each.rules, each.solver, each.settings, each.secret) for each in (like, job)]
+    return like.model is job.model and repr(same[0]) == repr(same[1])
 
 
 def _visited(job: Job, rows: Sequence[int]) -> Iterator[tuple[Answer, float]]:
@@ -563,7 +561,7 @@ def _end(ranks: Ranks, children: Sequence[Child]) -> None:
 
 
 # the other ranks
-def _serve(group: Any, jobs: Mapping[str, Job], device: torch.device) -> None:
+def _serve(group: Any, jobs: Sequence[Job], device: torch.device) -> None:
     """Train clients until rank 0 ends, then end this process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides, and this ends with it
@@ -587,7 +585,7 @@ def _serve(group: Any, jobs: Mapping[str, Job], device: torch.device) -> None:
     os._exit(status)
 
 
-def _own(group: Any, jobs: Mapping[str, Job], message: Content, device: torch.device) -> tuple[Job, Sequence[int]]:
+def _own(group: Any, jobs: Sequence[Job], message: Content, device: torch.device) -> tuple[Job, Sequence[int]]:
     """The job of this rank's clients, and their rows in it."""
     ids, like = message["ids"], jobs[message["kind"]]
     shared = {name: torch.empty(shape, dtype=TYPES[kind], device=device) for name, kind, shape in message["shared"]}
