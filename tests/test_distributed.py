@@ -61,19 +61,13 @@ def gone(folder: Path) -> bool:
     return False
 
 
-def trained(case: str, folder: Path, rounds: int) -> eq.Federation:
-    """The same in this process."""
-    fed = distributed_cases.make(case, folder, "sequential")
-    fed.fit(rounds, progress=False)
-    return fed
-
-
-def same(case: str, folder: Path, rounds: int) -> bool:
-    """Whether the run in a folder has the bits, and the records, of the sequential engine."""
+def same(case: str, folder: Path, *rounds: int) -> bool:
+    """Whether the run in a folder has the bits, and the records, of the sequential engine that trains the same rounds, at once or in parts."""
     fed, other = (distributed_cases.make(case, folder, "sequential") for _ in range(2))
-    fed.fit(rounds, progress=False)
+    for n in rounds:
+        fed.fit(n, progress=False)
     other.resume(folder / "run")
-    return other.progress.t == rounds and identical(fed, other) and untimed(fed) == untimed(other)
+    return other.progress.t == sum(rounds) and identical(fed, other) and untimed(fed) == untimed(other)
 
 
 def untimed(fed: eq.Federation) -> list[dict[str, Any]]:
@@ -226,7 +220,7 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_another_engine(tmp_path:
     fed = distributed_cases.make("feddyn", tmp_path, "sequential")
     fed.resume(tmp_path / "run")
     fed.fit(2, directory=tmp_path / "run", progress=False)
-    assert same("feddyn", tmp_path, 8)
+    assert same("feddyn", tmp_path, 2, 2, 2, 2)
 
 
 @pytest.mark.slow
@@ -242,6 +236,8 @@ def test_the_command_line_trains_the_same(launch: list[str], tmp_path: Path) -> 
     assert first == second
     again = started(*launch, *([] if launch else PYTHON), *words[:2], "resume", tmp_path / "a")
     assert "is finished" in again.stdout
+    exported = started(*PYTHON, *words[:2], "export", tmp_path / "a", "--output", tmp_path / "model.safetensors")
+    assert exported.returncode == 0, exported.stderr
     assert gone(tmp_path)
 
 

@@ -359,10 +359,10 @@ def resume(
     shown: options.Shown,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
-    from equipoise.runs.directory import load, located, serve
+    from equipoise.runs.directory import load, serve_resumed
     from equipoise.runs.tracking import Tracking
 
-    serve(located(directory, how.data), how.workers)
+    serve_resumed(directory, how.data, how.workers)
     json_ = shown.json_
     asked = {"--details": shown.details, "--explain": shown.explain}
     require_use({name: on and (quiet or json_) for name, on in asked.items()}, together="--quiet or --json")

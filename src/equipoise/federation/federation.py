@@ -240,7 +240,10 @@ class Federation(Arrangement):
 
     def _unlike(self, its: Content) -> str:
         """In what another process has another federation, in words; empty if it has the same."""
-        changes = differences(its, self.fingerprint)
+        ours = self.fingerprint
+        if its["sizes"] != ours["sizes"]:  # of many clients a long list
+            return "it has other data: clients with other numbers of samples"
+        changes = differences(its, ours)
         return f"it has {stated(changes)}" if changes else ""
 
     def judged(self, record: Record) -> Record:

@@ -382,7 +382,7 @@ def federation(
             net, data.holders, config.method, config.solver, states=states, settings=settings, **same
         )
         return fed, data
-    if config.engine == FLOWER:  # to look at: it asks one client after the other, too
+    if config.engine == FLOWER or (config.engine == distributed.NAME and not trains):  # to look at: the same, in order
         settings = replace(settings, engine="sequential")
     same |= {"client_tests": client_tests, "select": config.select}
     return Federation(net, data.holders, config.method, config.solver, settings=settings, **same), data
@@ -399,7 +399,13 @@ def serve(config: RunConfig, workers: int | None = None) -> None:
         return
     torch.set_num_threads(config.threads)
     with distributed.reporting():
-        federation(config, workers)
+        federation(config, workers, trains=True)
+
+
+def serve_resumed(directory: Path, data: str | None, workers: int | None) -> None:
+    """The same, of a run that is in a directory, with its data where they are now."""
+    if distributed.launched():
+        serve(located(directory, data), workers)
 
 
 def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:
