@@ -295,4 +295,4 @@ def test_a_stop_leaves_no_process(launch: list[str], number: int, tmp_path: Path
     assert gone(tmp_path)
     text = (tmp_path / "said").read_text()
     assert "terminate called" not in text
-    assert ("Stopped. The same command continues" in text) == (number != signal.SIGKILL)
+    assert ("Stopped. The same command continues" in text) == (number != signal.SIGKILL), text

@@ -348,7 +348,7 @@ class Distributed:
     store: Any = None
     ranks: Ranks | None = None
     number: int = 0  # of the job
-    seconds: dict[int, float] = field(default_factory=dict)  # of a client's last visit
+    seconds: dict[int, float] = field(default_factory=dict)  # of a client's last visits, the later ones counting more
     dealt: dict[int, int] = field(default_factory=dict)  # the rank of that
 
     def __post_init__(self) -> None:
@@ -460,7 +460,7 @@ class Distributed:
                 raise
         left = len(ranks) - len(rows[0])
         for answer, seconds in _visited(job, rows[0]):
-            self.seconds[job.ids[answer.rows[0]]] = seconds
+            self._time(job.ids[answer.rows[0]], seconds)
             yield answer
             while left and (more := self._answer(job, wait=False)) is not None:
                 left -= 1
@@ -471,6 +471,10 @@ class Distributed:
                 yield more
         if self.ranks is not None:
             self.ranks.busy = False
+
+    def _time(self, m: int, seconds: float) -> None:
+        """Note what client ``m`` took; a single visit may have been disturbed by other programs."""
+        self.seconds[m] = (self.seconds.get(m, seconds) + seconds) / 2
 
     def _costs(self, job: Job) -> list[float]:
         """How long each client takes: as it did, or by its samples as others did."""
@@ -509,7 +513,7 @@ class Distributed:
         if message["number"] != self.number:  # of an abandoned round
             return None
         row = message["row"]
-        self.seconds[job.ids[row]] = message["seconds"]
+        self._time(job.ids[row], message["seconds"])
         if "error" in message:
             cause = RuntimeError(message["cause"])
             return Answer((row,), torch.empty(0), [], [], Said(message["error"], message["key"]), cause)
@@ -544,14 +548,15 @@ def _kill(children: Sequence[Child]) -> None:
 
 def _end(ranks: Ranks, children: Sequence[Child]) -> None:
     """Let the other ranks end, by a message if they wait for a job, otherwise as their connections end."""
-    if not (ranks.lost or ranks.busy):
+    waiting = not (ranks.lost or ranks.busy)
+    ranks.lost.setdefault(0, "")  # nobody is lost from here on
+    if waiting:
         for k in range(1, len(ranks.hosts)):
             ranks.send(k, {"end": True})
     else:
         ranks.closed = True
         with contextlib.suppress(RuntimeError):  # gloo closes all connections when one wait is too long
             dist.irecv(torch.zeros(1), 1, ranks.group, TAG).wait(timedelta(milliseconds=1))
-    ranks.lost.setdefault(0, "")
     until = time.monotonic() + 5 * BEAT
     for thread in (*ranks.listening, *ranks.sending):  # none may be inside gloo when Python ends
         thread.join(max(0.0, until - time.monotonic()))
@@ -646,7 +651,8 @@ def naming_lost(engine: object) -> Iterator[None]:
     except RunError:
         raise
     except BaseException:
-        engine.check()
+        if engine.ranks is not None and next(iter(engine.ranks.lost), 0):
+            engine.check()
         raise
     finally:
         if alone:
