@@ -651,6 +651,7 @@ def naming_lost(engine: object) -> Iterator[None]:
     except RunError:
         raise
     except BaseException:
+        time.sleep(10 * POLL * launched())  # until the threads that listen have noticed, too
         if engine.ranks is not None and next(iter(engine.ranks.lost), 0):
             engine.check()
         raise
