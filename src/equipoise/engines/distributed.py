@@ -555,8 +555,11 @@ def _end(ranks: Ranks, children: Sequence[Child]) -> None:
             ranks.send(k, {"end": True})
     else:
         ranks.closed = True
-        with contextlib.suppress(RuntimeError):  # gloo closes all connections when one wait is too long
-            dist.irecv(torch.zeros(1), 1, ranks.group, TAG).wait(timedelta(milliseconds=1))
+        for k in range(
+            1, len(ranks.hosts)
+        ):  # gloo closes all connections when a wait for one that is there is too long
+            with contextlib.suppress(RuntimeError):
+                dist.irecv(torch.zeros(1), k, ranks.group, TAG).wait(timedelta(milliseconds=1))
     until = time.monotonic() + 5 * BEAT
     for thread in (*ranks.listening, *ranks.sending):  # none may be inside gloo when Python ends
         thread.join(max(0.0, until - time.monotonic()))
