@@ -130,6 +130,10 @@ def understand(line: str) -> None:
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.M)
         assert set(words) <= set(targets)
         return
+    if program == "torchrun":
+        words = words[words.index("-m") :]
+        assert words[:2] == ["-m", "equipoise"]
+        program, *words = words[1:]
     assert program == "equipoise"
     group: Any = typer.main.get_command(cli.app)
     if words == ["--help"]:

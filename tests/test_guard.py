@@ -15,13 +15,14 @@ from torch.utils.data import Dataset
 
 import equipoise as eq
 from equipoise.core.rule import Rule, State, Visit
-from equipoise.engines import ENGINES
+from equipoise.engines import ENGINES, distributed
 from equipoise.engines.job import Answer, Job
 from equipoise.engines.sequential import sequential
 from equipoise.engines.stacked import Stacks
 from equipoise.federation import guard
 from helpers import UNEQUAL, clients, difference, fast_first, federation, fitted, identical, samples, told, watched
 
+HERE = [name for name in ENGINES if name != distributed.NAME]  # engines that need no other processes from outside
 BAD = 2  # the client that misbehaves
 Engine = Callable[[Job], Iterator[Answer]]
 
@@ -143,7 +144,7 @@ def test_a_client_that_never_answers_is_named() -> None:
 
 
 # broken on the client's side, in both engines
-@pytest.mark.parametrize("engine", fast_first(ENGINES, ("sequential", "stacked")))
+@pytest.mark.parametrize("engine", fast_first(HERE, ("sequential", "stacked")))
 @pytest.mark.parametrize("method", ["fedavg", "scaffold+fedheal", "afl", "fedproto"])
 def test_data_that_is_not_finite(engine: str, method: str) -> None:
     """Its update is NaN; in a stack the others are computed beside it and stay what they are alone."""
@@ -174,7 +175,7 @@ class Picky(Rule):
         return {"loss": loss}, visit.state
 
 
-@pytest.mark.parametrize("engine", fast_first(ENGINES, ("sequential", "stacked")))
+@pytest.mark.parametrize("engine", fast_first(HERE, ("sequential", "stacked")))
 def test_a_rule_that_raises_for_one_client(engine: str) -> None:
     """A stack that raises is visited one by one, so that only the culprit is left out."""
     data = clients()

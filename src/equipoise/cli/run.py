@@ -202,10 +202,11 @@ def run(
     output.check()
     chosen = read(vars(given), shared=False)
     name_of_method = chosen.only_method if method is None else method
-    warn_of_defaults(chosen, [name_of_method])
     config, origins = chosen.layered(name_of_method, chosen.table["seed"] if seed is None else seed)
     if config.devices is not None:
         raise ValueError(f"--devices {config.devices} is for several runs. State --device cuda:0, or another.")
+    runs.serve(config, workers)
+    warn_of_defaults(chosen, [name_of_method])
     labels = _labels(output.label, {method or config.label: config})
     if dry_run:
         _show_forecast(runs.plan(config, place.base, workers=workers, progress=not output.json_), origins, output.json_)
@@ -350,6 +351,7 @@ def resume(
     """Continue a run that was stopped or killed; the result is the same, bit for bit."""
     from equipoise.runs import directory as runs, tracking
 
+    runs.serve_resumed(directory, how.data, how.workers)
     json_ = shown.json_
     asked = {"--details": shown.details, "--explain": shown.explain}
     require_use({name: on and (quiet or json_) for name, on in asked.items()}, together="--quiet or --json")

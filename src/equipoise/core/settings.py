@@ -152,7 +152,7 @@ class Settings:
     )
     engine: str | Engine = computing(  # noqa: RUF009
         field(default="auto"),
-        "how clients are visited: auto, sequential, workers, processes, stacked or flower-inproc; results differ by rounding only",
+        "how clients are visited: auto, sequential, workers, processes, stacked, distributed or flower-inproc; results differ by rounding only",
         marks="machine local free apart",
     )
     chunk: int | None = computing(

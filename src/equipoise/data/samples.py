@@ -232,7 +232,7 @@ class Absent:
 
     ``like`` (name of the first client and shape of its samples; None: any), ``n_classes`` (0: any) and how many sensitive
     ``attributes`` there are (None: any) are what must be found when the data are loaded. ``part`` is which part of them is meant: the
-    share that is held out, the seed, and whether it is what is held out; None for all.
+    share that is held out, the seed, and whether it is what is held out; None for all. Labels are flipped among ``turned`` classes, if any.
     """
 
     lazy: Lazy
@@ -250,6 +250,7 @@ class Absent:
     s: ClassVar[None] = None
     people: ClassVar[None] = None
     part: tuple[float, int, bool] | None = None
+    turned: int = 0
 
     @property
     def size(self) -> int:
@@ -261,6 +262,10 @@ class Absent:
         return held if self.part[2] else n - held
 
     persons = size  # people are not named
+
+    def flipped(self, n_classes: int) -> Absent:
+        """The same samples with the label C - 1 - y in the place of y, where C is ``n_classes``."""
+        return replace(self, turned=0 if self.turned else n_classes)
 
     def load(self) -> Samples:
         """The samples.
@@ -279,12 +284,12 @@ class Absent:
         if self.attributes is not None:
             first = self.like[0] if self.like else "the first client"
             check_attributes({first: self.attributes, self.who: data.attributes})
-        if self.part is None:
-            return data
-        share, seed, held = self.part
-        part = divided(data, share, seed, self.who)[held]
-        assert part is not None  # there are samples to hold out, or this would be no part
-        return loaded(part)
+        if self.part is not None:
+            share, seed, held = self.part
+            part = divided(data, share, seed, self.who)[held]
+            assert part is not None  # there are samples to hold out, or this would be no part
+            data = loaded(part)
+        return data.flipped(self.turned) if self.turned else data
 
 
 def n_held(n: int, share: float) -> int:

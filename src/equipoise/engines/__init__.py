@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from equipoise.core.model import Model
 from equipoise.data.samples import Absent, Samples
+from equipoise.engines import distributed
 from equipoise.engines.job import Engine
 from equipoise.engines.processes import Processes
 from equipoise.engines.sequential import sequential
@@ -18,6 +19,7 @@ ENGINES: Mapping[str, Callable[[int, int | None], Engine]] = {
     "workers": lambda workers, chunk: Workers(workers),
     "processes": lambda workers, chunk: Processes(workers),
     "stacked": Stacks,
+    distributed.NAME: lambda workers, chunk: distributed.Distributed(workers),
 }
 SMALL = 100_000  # parameters: below it a dense step is mostly overhead, which a stack shares
 

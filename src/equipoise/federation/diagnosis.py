@@ -9,6 +9,7 @@ from equipoise.core.oracle import Oracle
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Rule, overrides
 from equipoise.data.batch import finite
+from equipoise.data.samples import loaded
 from equipoise.engines.job import Job
 from equipoise.engines.sequential import visit
 from equipoise.federation import guard
@@ -34,9 +35,10 @@ def explained(job: Job, problems: Mapping[int, str]) -> dict[int, str]:
     bound, causes, why = Bound(job.model), dict[int, str](), None
     for row, reason in sorted(problems.items()):
         try:
-            cause = _before(job, bound, row)
+            its = replace(job.part([row]), data=[loaded(job.data[row])])
+            cause = _before(its, bound, 0)
             if not cause:
-                why = _during(job, bound, row) if why is None else why
+                why = _during(its, bound, 0) if why is None else why
                 cause = why
         except Exception:  # of a user's data or network: what the guard saw is all that is known
             cause = ""

@@ -23,9 +23,10 @@ from equipoise.core.task import Regression, Task, task_of
 from equipoise.data.batch import count
 from equipoise.data.holdings import examples as example_images, holdings
 from equipoise.data.samples import Samples, Transform, as_inputs, check, loaded, rounding
+from equipoise.engines import distributed
 from equipoise.federation import checkpoint, contribution as contributions, directory as files, evaluation
 from equipoise.federation.evaluation import EvaluationSets
-from equipoise.federation.fingerprint import contents, fingerprint
+from equipoise.federation.fingerprint import contents, differences, fingerprint
 from equipoise.federation.guard import QuorumError
 from equipoise.federation.history import History
 from equipoise.federation.inputs import Groups, client_sets, frame, named, own_tests, repeated, require_people, taking
@@ -40,7 +41,7 @@ from equipoise.federation.preparation import (
     recorded_of,
     who_comes,
 )
-from equipoise.federation.round import one_round
+from equipoise.federation.round import blank_job, one_round
 from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop, check_stop, reason
 from equipoise.federation.trial import Progression, begin
@@ -49,6 +50,7 @@ from equipoise.metrics.failure import diverged
 from equipoise.metrics.groups import positive_class
 from equipoise.records.criteria import rungs
 from equipoise.records.history import LEAST
+from equipoise.records.identity import stated
 from equipoise.records.meta import Content, Contribution, Meta
 from equipoise.records.record import Record, large, without
 from equipoise.records.validation import selected
@@ -155,6 +157,8 @@ class Federation(Arrangement):
         settings = changed(settings, changes, Federation.__init__.__kwdefaults__)
         if workers is not None:
             check_whole("workers", workers, 1)
+        if settings.engine == distributed.NAME:
+            distributed.require(workers, settings.device)
         meaning = task_of(task)
         recorded, own = recorded_of(meaning, measures)
         rules, optimiser = Method.of(method), checked_solver(solver)
@@ -223,6 +227,9 @@ class Federation(Arrangement):
         self.best: Progression | None = None  # after the round with the best validation, if that is to be kept
         self.records: list[Record] = []
         self.machines: list[Content] = []  # what computed the rounds, each with the first of its own
+        if isinstance(self.trial.engine, distributed.Distributed):  # in every process but one this is the end
+            jobs = [blank_job(trial) for trial in (self.trial, contributions.isolated(self.trial))]
+            self.trial.engine.join(self.fingerprint, self._unlike, jobs)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in STATE:
@@ -230,6 +237,14 @@ class Federation(Arrangement):
                 f"{name} cannot be set on a federation that is made: it would train as before. Make another federation with it."
             )
         super().__setattr__(name, value)
+
+    def _unlike(self, its: Content) -> str:
+        """In what another process has another federation, in words; empty if it has the same."""
+        ours = self.fingerprint
+        if its["sizes"] != ours["sizes"]:  # of many clients a long list
+            return "it has other data: clients with other numbers of samples"
+        changes = differences(its, ours)
+        return f"it has {stated(changes)}" if changes else ""
 
     def judged(self, record: Record) -> Record:
         """A record without scores about too few people, see `equipoise.records.record.large`."""
@@ -331,7 +346,8 @@ class Federation(Arrangement):
         self.prepare(total, progress=progress)
         lines, method = ProgressLog(progress), own_code.short(str(self.method))
         called = f"{method}, seed {self.trial.settings.seed}"
-        with self._settled(path, total, keep_checkpoints), progress_bar(progress) as bar:
+        losing = distributed.naming_lost(self.trial.engine)
+        with self._settled(path, total, keep_checkpoints), losing, progress_bar(progress) as bar:
             task = bar.add_task(method, total=total, completed=self.progress.t, accuracy="")
             if ended := reason(stop, self.records):
                 log.warning("No round is trained: %s.", ended)

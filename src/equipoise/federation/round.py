@@ -123,26 +123,44 @@ def _hand_out(trial: Trial, before: Progression, asked: Tensor, rounds: int) -> 
     ids = asked.tolist()
     units = submodels(trial, now.server, ids)
     held = None if units is None or trial.neurons is None else trial.neurons.held(units)
-    data, lost = _loaded(trial, ids)
-    job = Job(
-        model=trial.model,
-        rules=trial.method.rules,
-        solver=trial.solver,
-        settings=trial.settings,
+    blank = blank_job(trial)
+    data, lost = _loaded([blank.data[m] for m in ids], load=not getattr(trial.engine, "loads", False))
+    job = replace(
+        blank,
         t=now.t,
         rounds=rounds,
-        chances=trial.chances,
         ids=tuple(ids),
         received=received if held is None else received.where(held, 0),
         states=tree_map(lambda leaf: leaf[span(ids)], now.clients),
         messages=[_messages(rule, state, ids) for rule, state in zip(trial.method.rules, now.server, strict=True)],
         data=data,
-        private=trial.private,
         units=units,
         held=held,
-        neurons=trial.neurons if plain(trial) else None,
     )
     return now, job, lost
+
+
+def blank_job(trial: Trial) -> Job:
+    """What all rounds have in common: the job of all clients, whose data may not be loaded, without what they receive."""
+    attackers = trial.attackers
+    poisoned = attackers.clients if attackers is not None and attackers.attack in FLIPS else ()
+    data = [d.flipped(trial.setup.n_classes) if m in poisoned else d for m, d in enumerate(trial.data)]
+    return Job(
+        model=trial.model,
+        rules=trial.method.rules,
+        solver=trial.solver,
+        settings=trial.settings,
+        t=0,
+        rounds=0,
+        chances=trial.chances,
+        ids=tuple(range(len(data))),
+        received=trial.setup.initial,
+        states=[],
+        messages=[],
+        data=cast(list[Samples], data),
+        private=trial.private,
+        neurons=trial.neurons if plain(trial) else None,
+    )
 
 
 def _received(job: Job, answers: _Answers) -> tuple[Tensor, Tensor | None]:
@@ -281,16 +299,14 @@ def plain(trial: Trial) -> bool:
     return trial.private is None and not any(map(trial.method.overriding, CLIENT_HOOKS))
 
 
-def _loaded(trial: Trial, ids: Sequence[int]) -> tuple[list[Samples], list[Answer]]:
-    """The clients' data; and for clients whose data failed to load, an answer with the reason."""
-    data, lost, attackers = [], [], trial.attackers
-    poisoned = attackers.clients if attackers is not None and attackers.attack in FLIPS else ()
-    for row, m in enumerate(ids):
-        d = trial.data[m]
+def _loaded(clients: Sequence[Samples], *, load: bool) -> tuple[list[Samples], list[Answer]]:
+    """The clients' data; and for clients whose data failed to load, an answer with the reason. The engine may ``load`` them instead."""
+    data, lost = [], []
+    for row, d in enumerate(clients):
         try:
-            data.append(loaded(d).flipped(trial.setup.n_classes) if m in poisoned else loaded(d))
+            data.append(loaded(d) if load else d)
         except Exception as error:  # whatever a user's function raises concerns this client only
-            data.append(cast(Samples, d))  # holds the place, and is never given to an engine
+            data.append(d)  # holds the place, and is never given to an engine
             lost.append(Answer.failed(row, error))
     return data, lost
 

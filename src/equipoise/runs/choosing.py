@@ -26,6 +26,7 @@ from equipoise import scenarios
 from equipoise.core.rates import Rate, rate, scaled, text
 from equipoise.core.settings import documented
 from equipoise.core.solver import Solver
+from equipoise.engines import distributed
 from equipoise.federation.method import Method, MethodError, parse
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.statistics import spearman
@@ -780,9 +781,9 @@ def choose_in_processes(
     for name in ("patience", "select"):
         if candidates.shared.table.get(name) not in (None, "last"):
             raise ValueError(f"--{name}: {BY_LAST}. Leave it out.")
-    if candidates.shared.table.get("engine") == FLOWER:
+    if (engine := candidates.shared.table.get("engine")) in (FLOWER, distributed.NAME):
         raise ValueError(
-            f"--engine {FLOWER}: settings are chosen in simulations. Choose another engine, or leave it out."
+            f"--engine {engine}: settings are chosen in simulations, each in a process. Choose another engine, or leave it out."
         )
     plain, rounds, done = candidates.plain, candidates.first.rounds, 0
     rates = {label: config.lr for label, config in plain.items()}

@@ -11,7 +11,7 @@ from equipoise import networks, scenarios
 from equipoise.core import rates, task
 from equipoise.core.settings import OF_SOLVER, RunSettings, Settings, made, operating
 from equipoise.data.tables.options import several
-from equipoise.engines import ENGINES
+from equipoise.engines import ENGINES, distributed
 from equipoise.federation.method import parse
 from equipoise.federation.stopping import NONE
 from equipoise.methods import METHODS
@@ -182,6 +182,8 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
         config = replace(config, device="cuda")  # which is the only one that its process sees
     elif config.on is None:
         devices.usable_device(config.device)
+    elif engine == distributed.NAME:
+        raise ValueError(f"--on {config.on}: torchrun starts the processes of engine distributed. Leave one out.")
     else:  # the devices are those of another place
         launch_of(config.on)
     _check_selection(config, chosen)

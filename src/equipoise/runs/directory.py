@@ -1,5 +1,6 @@
 """Runs as directories: a configuration that can be run again, a manifest, one line per round, a checkpoint, a summary."""
 
+import atexit
 import hashlib
 import json
 import re
@@ -26,6 +27,7 @@ from equipoise.data.holdings import examples
 from equipoise.data.memory_mapped import labels
 from equipoise.data.samples import trained_on
 from equipoise.data.tables.options import several
+from equipoise.engines import distributed
 from equipoise.federation import checkpoint, forecast as forecasts, stopping
 from equipoise.federation.directory import noting_failure
 from equipoise.federation.federation import Federation
@@ -368,12 +370,15 @@ def federation(
         _check_memory(config, data, net)
     tests, client_tests = data.test_sets
     settings, make = config.settings, partial(Federation, client_tests=client_tests, select=config.select)
+    here = None if config.engine == distributed.NAME else cores()  # which starts no processes without being asked to
     if config.engine == FLOWER and directory is not None:
         make = partial(flower.in_process, states=directory / "sites")
-    elif config.engine == FLOWER:  # to look at: it asks one client after the other, too
+    elif config.engine == FLOWER or (
+        config.engine == distributed.NAME and not trains
+    ):  # to look at: the same, in order
         settings = replace(settings, engine="sequential")
     fed = make(
-        net, data.holders, config.method, config.solver, settings=settings, workers=workers or cores(),
+        net, data.holders, config.method, config.solver, settings=settings, workers=workers or here,
         tests=tests, transform=data.transform, task=_task(config, data), head=config.head,
         names=data.client_names, groups=data.client_groups, attributes=data.attributes or None,
         measures=(*data.measures, *several(config.measures or ())), classes=data.classes or None,
@@ -381,6 +386,26 @@ def federation(
         server_validation=data.server_validation, collaborative=data.collaborative,
     )  # fmt: skip
     return fed, data
+
+
+def serve(config: RunConfig, workers: int | None = None) -> None:
+    """Where torchrun has started this process and rank 0 owns the run: train clients until that ends, then end this process."""
+    if config.engine != distributed.NAME:
+        return
+    distributed.require(workers, config.device)
+    if not distributed.rank():
+        if distributed.launched():
+            atexit.register(distributed.leave)
+        return
+    torch.set_num_threads(config.threads)
+    with distributed.reporting():
+        federation(config, workers, trains=True)
+
+
+def serve_resumed(directory: Path, data: str | None, workers: int | None) -> None:
+    """The same, of a run that is in a directory, with its data where they are now."""
+    if distributed.launched():
+        serve(located(directory, data), workers)
 
 
 def plan(config: RunConfig, base: Path, *, workers: int | None = None, progress: bool = True) -> forecasts.Forecast:

@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Any, TypedDict, Unpack
 
 from equipoise.core.settings import simulated
+from equipoise.engines import distributed
 from equipoise.federation import checkpoint, directory
 from equipoise.federation.history import History
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
@@ -162,6 +163,7 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     cells : with a :class:`equipoise.runs.configuration.RunConfig`, each in a folder of :func:`equipoise.runs.directory.start`.
     how : see :class:`How`.
     """
+    _require_single([cell.config for cell in cells])
     jobs, on_progress = at_once(how.get("jobs"), [cell.config for cell in cells]), how.get("on_progress")
     left = [cell for cell in cells if not cell.ended]
     watch = status.Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
@@ -194,6 +196,15 @@ def devices(configs: Sequence[RunConfig]) -> list[Gpu]:
     """The GPUs of this machine that the runs are to share; none if they state no :attr:`RunConfig.devices`."""
     stated = next((config.devices for config in configs if config.devices is not None), None)
     return [] if stated is None else gpus(stated)
+
+
+def _require_single(configs: Iterable[RunConfig]) -> None:
+    """Refuse runs of which each would need several processes that the user starts."""
+    if any(config.engine == distributed.NAME for config in configs):
+        raise ValueError(
+            "The engine distributed trains a single run: equipoise run, without --on. Several runs at a time use a machine as well: "
+            "choose another engine, with --jobs or --on."
+        )
 
 
 def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
@@ -252,6 +263,7 @@ def compare(configs: Sequence[RunConfig], base: Path, **how: Unpack[How]) -> lis
     base : directory of the comparison.
     how : the runs are trained, see :class:`equipoise.runs.plan.How`.
     """
+    _require_single(configs)
     if any((base / name).exists() for name in (CONDITIONS, CHOSEN)):
         raise RunError(f"{base} holds a benchmark, or a choice of settings. Choose another --name.")
     paths = directories(base, configs)
