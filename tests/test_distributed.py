@@ -134,7 +134,8 @@ def test_what_contradicts_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_console_starts_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(sys, "orig_argv", ["python"])
     with pytest.raises(InputError, match=r"notebook or a console cannot.*engine='workers'"):
         federation("fedavg", engine="distributed", workers=2)
 

@@ -881,6 +881,7 @@ SWEEPS: dict[Any, dict[str, Any]] = {
         "stop": eq.EarlyStopping(1),
         "tune": 1,
         "by": "worst",
+        "on": "slurm",
     },
     eq.tune: {
         "rounds": 3,

@@ -39,6 +39,7 @@ from equipoise.system.errors import CODE, InputError, RunError
 from equipoise.system.tensor_files import NAMES, TYPES
 from equipoise.system.text import Said, key_of
 from equipoise.system.tree import flatten, numbered
+from equipoise.system.workers import again
 
 log = logging.getLogger(__name__)
 dist: Any = torch.distributed  # much of it has no type, and some builds of PyTorch lack it
@@ -114,7 +115,7 @@ class Child:
     def __init__(self, rank: int, variables: Mapping[str, str]) -> None:
         self.rank = rank
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
-        command, none = [sys.executable, *sys.orig_argv[1:]], subprocess.DEVNULL
+        command, none = again(), subprocess.DEVNULL
         self.process = subprocess.Popen(  # in its own session: Ctrl-C is for rank 0, which ends the others
             command, env=dict(variables), stdin=none, stdout=none, stderr=self.errors, start_new_session=True
         )

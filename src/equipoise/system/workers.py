@@ -46,6 +46,11 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-P", *arguments]
 
 
+def again() -> list[str]:
+    """The command of this process, for others that do the same."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
 @contextmanager
 def isolated() -> Iterator[None]:
     """Let every Python that is started in the block, whoever writes its command, be one as of :func:`python`."""
