@@ -172,7 +172,7 @@ def test_comparison_of_one_seed_has_no_spread():
 def test_comparison_uses_common_seeds_and_says_what_is_missing():
     found = comparison([h for h in several(3) if (h.label, h.seed) != ("afl", 1)])
     assert found["methods"][1]["versus"]["seeds"] == 2
-    assert found["notes"] == ["afl has no run with seed 1."]
+    assert found["notes"] == ["afl has no run with seed 1: its numbers are of fewer seeds than those of others."]
 
 
 def test_comparison_notes_runs_that_stopped():

@@ -57,7 +57,7 @@ def _by_set(history: History) -> dict[str, dict[str, Any]]:
         recorded = [measure for measure in measures_of(history.meta) if score.get(measure.name) is not None]
         values = {measure.name: measure.scale * float(score[measure.name]) for measure in recorded}
         sets[name] = {"n": history.shown_sizes.get(name), **values}
-        if ACCURACY.name in values:
+        if ACCURACY.name in values and sets[name]["n"] is not None:  # which the interval would tell
             counts = score.get(RATES)
             size = sizes_by(counts)["accuracy"][0] if isinstance(counts, Mapping) else history.sizes[name]
             sets[name]["interval"] = wilson(float(score[ACCURACY.name]), size).percent

@@ -148,13 +148,20 @@ def _earlier(line: object) -> tuple[str, str]:
     return text, next(keys, "")
 
 
+def _failure(run: Path) -> str:
+    """Why a run failed, if it did."""
+    path = run / "failed.json"
+    about = _opened(path, _parse_object, "", run) if path.exists() else {}
+    return f" It failed: {about['error']}" if about.get("error") else ""
+
+
 def _records(run: Path) -> tuple[Record, ...]:
     """All records of a run, which must have the line that its checkpoint counts on."""
     path, pointer = run / "metrics.jsonl", run / "checkpoint" / "checkpoint.json"
     # read first, because another process may be at the run
     last = _opened(pointer, _parse_object, "", run).get("records") if pointer.exists() else None
     try:
-        records, hashes = _opened(path, parse, "The run has not finished its first round.")
+        records, hashes = _opened(path, parse, f"The run has not finished its first round.{_failure(run)}")
     except DamagedError as error:
         raise ValueError(
             f"{path}: {error}. Put the file back, or run again. To read what is intact, delete line {error.fields['number']} "

@@ -385,14 +385,16 @@ def warnings(comparison: content.Document) -> list[str]:
     notes_by = grouped((key_of(note), note) for note in dict.fromkeys((*comparison["notes"], *of_people)))
     failed = [row for row in comparison["methods"] if row["failed"]]
     untuned = "Nothing was tuned, which may favour one of the methods: --tune 16 chooses settings on held-out training samples."
+    first = (LEAK, notes.UNEQUAL, notes.CHANGED, notes.UNTUNED)
     return [
         *notes_by.get(LEAK, ()),
         *([sentences.failed_methods(failed)] if failed else []),
+        *notes_by.get(notes.UNEQUAL, ()),
         *filter(None, [sentences.untested_groups(comparison["methods"])]),
         *notes_by.get(notes.CHANGED, ()),
         *_seeds(comparison),
         *[untuned] * (notes.UNTUNED in notes_by),
-        *chain.from_iterable(notes_by[key] for key in notes_by if key not in (LEAK, notes.CHANGED, notes.UNTUNED)),
+        *chain.from_iterable(notes_by[key] for key in notes_by if key not in first),
     ]
 
 

@@ -269,7 +269,11 @@ def _below(sheet: layout.Sheet, measure: Measure) -> str:
 def _facts(compared: Comparison) -> list[str]:
     clients = max(len(history.client_names) for history in compared.histories)
     counts = (len(compared["methods"]), len(compared["seeds"]), compared["rounds"], clients)
-    return [plural(n, noun) for n, noun in zip(counts, ("method", "seed", "round", "client"), strict=True) if n]
+    facts = [plural(n, noun) for n, noun in zip(counts, ("method", "seed", "round", "client"), strict=True) if n]
+    of_rounds = (
+        "means of the last evaluated rounds" if compared["averaged"] > 1 else f"numbers after {compared['shown']}"
+    )
+    return [*facts, of_rounds]
 
 
 def _whiskers(compared: Comparison) -> str:

@@ -35,6 +35,7 @@ FOLLOWS: Final = "–: this number, taken from all, would tell of fewer than {}.
 UNPROTECTED: Final = "This protects nobody for certain: what is not shown may follow from other numbers, and the files of a run hold exact counts."
 NOTHING: Final = "Nothing was tuned: {}, which may favour one of the methods. `--tune 16` (tune=16 in Python) chooses both for each on held-out training samples."
 UNTUNED: Final = "untuned"  # the key of that sentence
+UNEQUAL: Final = "unequal"  # of one about methods with fewer seeds than others
 CHANGED: Final = "changed"  # of one about settings that are not those that were chosen
 ALIKE: Final = "the learning rate is the same for all, and hyper-parameters are as given"
 AS_GIVEN: Final = "learning rates and hyper-parameters are as given"
@@ -52,7 +53,8 @@ def run_notes(runs: Runs) -> Iterator[str]:
     all_seeds = {run.seed for run in histories}
     for label, seeds in runs.items():
         if missing := sorted(all_seeds - set(seeds)):
-            yield f"{label} has no run with seed {', '.join(map(str, missing))}."
+            text = f"{label} has no run with seed {', '.join(map(str, missing))}: its numbers are of fewer seeds than those of others."
+            yield Said(text, UNEQUAL)
     yield from never_trained(histories)
     yield from attacks(runs)
     for part in (never_tested, unmeasured, without_model):

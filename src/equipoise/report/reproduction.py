@@ -537,7 +537,7 @@ def headline(result: Result) -> str:
         between = f" to {number(max(taus), sign=True)}" if len(taus) > 1 else ""
         text = f"The order of our rows has a Kendall's tau of {number(min(taus), sign=True)}{between} with the paper's, where 1 is the same"
     else:
-        text = "Our numbers are below, without an order of the paper's to compare them with"
+        text = "Our numbers are below; of so few rows with numbers of the paper no order is compared"
     wrong = {row.part for row in result.calibrated if row.fits is False}
     away = f"; the division of {len(wrong)} of {plural(len(result.parts), 'part')} is not the paper's" if wrong else ""
     return f"{text}{away}."

@@ -99,8 +99,12 @@ def headline(document: Content) -> str:
     by, methods = document["budget"]["by"], document["methods"]
     scored = {label: m for label, m in methods.items() if None not in (m["score"], m["default"])}
     better = [label for label, method in scored.items() if method["score"] > method["default"]]
+    if not scored:
+        return f"Settings are chosen by {by}; the defaults were not trained to the end, so they are not compared with them."
     if not better:
-        return f"No search is shown to be better than the defaults by {by}."
+        dropped = len(methods) - len(scored)
+        rest = f"; those of {plural(dropped, 'method')} were not trained to the end" * bool(dropped)
+        return f"No search found better settings than the defaults by {by}{rest}."
     names = listed(better) if len(better) < 3 else f"{len(better)} of {len(methods)} methods"
     return f"On the samples that chose them, settings of {names} are better than the defaults by {by}."
 
