@@ -225,4 +225,4 @@ def test_of_compared_runs_each_has_a_line_and_others_are_named_where_there_are_a
     first, *lines = str(error.value).splitlines()
     assert first == f"{failing} of 2 runs failed."
     assert lines[:failing] == [f"fedavg-seed{k}: {why}" for k in range(failing)]
-    assert lines[failing:] == [f"The others are complete, in {tmp_path}."] * (failing < 2)
+    assert lines[failing:] == [f"The others are complete; their page: equipoise report {tmp_path}"] * (failing < 2)

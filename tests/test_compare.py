@@ -240,12 +240,14 @@ def test_a_hyper_parameter_reaches_the_methods_that_have_it(
 def test_by_default_there_are_as_many_runs_at_a_time_as_cores(
     equipoise: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[int] = []
-    monkeypatch.setattr("equipoise.runs.plan.compare", lambda *_, **given: jobs.append(given["jobs"]) or [][0])
+    seen: list[int] = []
+    monkeypatch.setattr(
+        "equipoise.runs.plan.compare", lambda configs, _, jobs, **__: seen.append(at_once(jobs, configs)) or [][0]
+    )
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     for given in ([], ["--seeds", 9], ["--seeds", 9, "--threads", 2], ["--seeds", 9, "--threads", 50], ["-j", 4]):
         equipoise("compare", "fedavg", *TINY, *given, "--runs", tmp_path)
-    assert jobs == [1, 6, 3, 1, 4]
+    assert seen == [1, 6, 3, 1, 4]
     assert at_once(None, [config(device="cuda")] * 9) == 1
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)  # unknown
@@ -270,7 +272,7 @@ def test_a_dead_or_failing_run_is_reported_and_the_others_are_complete(tmp_path:
     assert told.startswith("2 of 3 runs failed.\n")
     assert f"{dead.name}: killed by signal 9" in told
     assert f"{failing.name}: training diverged in 3 of 3 clients in round 0: lower the learning rate (1e+30)" in told
-    assert told.endswith(f"\nThe others are complete, in {tmp_path / 'both'}.")
+    assert told.endswith(f"\nThe others are complete; their page: equipoise report {tmp_path / 'both'}")
     assert len(told.splitlines()) == 4
     assert [runs.finished(path) for path in (dead, failing, fine)] == [False, False, True]
     assert_same_run(executed(tmp_path / "fine", configs[2]), fine)

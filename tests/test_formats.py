@@ -225,7 +225,9 @@ def test_medmnist_that_is_refused(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "two.npz", x_train=np.zeros((4, 8, 8), np.uint8), y_train=y, x_test=np.zeros((4, 8, 8)), y_test=y
     )
-    with pytest.raises(DataError, match=r"of one type and shape; found uint8 \[8, 8\] of train and float64 \[8, 8\] of test"):
+    with pytest.raises(
+        DataError, match=r"of one type and shape; found uint8 \[8, 8\] of train and float64 \[8, 8\] of test"
+    ):
         read_user_data(tmp_path / "two.npz")
 
 

@@ -289,7 +289,7 @@ def compare(configs: Sequence[RunConfig], base: Path, **how: Unpack[How]) -> lis
     files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
     if failed := [outcome for outcome in finish(cells, **how) if outcome.why]:
         named = "\n".join(f"{outcome.cell.folder.name}: {outcome.why}" for outcome in failed)
-        rest = f"\nThe others are complete, in {base}." * (len(failed) < len(paths))
+        rest = f"\nThe others are complete; their page: equipoise report {base}" * (len(failed) < len(paths))
         raise RunError(f"{len(failed)} of {len(paths)} runs failed.\n{named}{rest}")
     return [History.from_run(path) for path in paths]
 
