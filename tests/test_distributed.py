@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -236,7 +237,7 @@ def test_the_command_line_trains_the_same(launch: list[str], tmp_path: Path) -> 
     first, second = ((tmp_path / name / "checkpoint" / "state-000002.safetensors").read_bytes() for name in ("a", "b"))
     assert first == second
     again = started(*launch, *([] if launch else PYTHON), *words[:2], "resume", tmp_path / "a")
-    assert "is finished" in again.stdout
+    assert "is finished" in " ".join(again.stdout.split())
     exported = started(*PYTHON, *words[:2], "export", tmp_path / "a", "--output", tmp_path / "model.safetensors")
     assert exported.returncode == 0, exported.stderr
     assert gone(tmp_path)
@@ -297,3 +298,70 @@ def test_a_stop_leaves_no_process(launch: list[str], number: int, tmp_path: Path
     text = (tmp_path / "said").read_text()
     assert "terminate called" not in text
     assert ("Stopped. The same command continues" in text) == (number != signal.SIGKILL), text
+
+
+DYING = """
+import os, signal
+from equipoise.engines import distributed
+from helpers import federation
+
+if os.environ.get("RANK") == "1":
+    welcomed = distributed._welcomed
+
+    def die(store):
+        welcomed(store)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    distributed._welcomed = die
+federation("fedavg", engine="distributed", workers=2).fit(1, progress=False)
+"""
+SECOND = """
+from helpers import federation
+
+first = federation("fedavg", engine="distributed", workers=2)
+first.fit(1, progress=False)
+print("first is done", flush=True)
+federation("fedavg", engine="distributed", workers=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DYING, r"RunError: rank 1 on \S+ cannot connect to the others: was killed by signal 9"),
+        (SECOND, "RunError: There is a federation with this engine already, in other processes"),
+    ],
+)
+def test_ranks_that_cannot_meet_end_with_an_error(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    done = started(*PYTHON, path)
+    assert done.returncode
+    assert re.search(message, done.stderr)
+    assert gone(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_pack_of_several_processes_is_repeated_by_one(tmp_path: Path) -> None:
+    run = ("run", "--engine", "distributed", "--workers", 2, "--rounds", 2, "--runs", tmp_path, "--name", "v")
+    for words in (
+        run,
+        ("pack", tmp_path / "v", "--output", tmp_path / "v.zip"),
+        ("verify", tmp_path / "v.zip", "--run-code"),
+    ):
+        done = started(*PYTHON, "-m", "equipoise", *words)
+        assert done.returncode == 0, done.stderr
+    assert gone(tmp_path)
+
+
+def test_only_this_host_reaches_the_store() -> None:
+    store = distributed._own_store()
+    with socket.create_connection(("127.0.0.1", store.port), timeout=5):
+        pass
+    for place in {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {
+        "127.0.0.1",
+        "127.0.1.1",
+    }:
+        with pytest.raises(OSError):
+            socket.create_connection((place, store.port), timeout=1)

@@ -1,6 +1,6 @@
 """One federation over several processes, devices and machines, by ``torch.distributed``.
 
-Rank 0 owns the run. The other ranks build the same federation, so data are read by the rank that trains with them, and stay in the
+Rank 0 owns the run. The other ranks build the same federation, so each rank reads its data itself, and they stay in the
 constructor of :class:`equipoise.Federation` until rank 0 ends. In a round, what all clients share is broadcast once; a client's own model,
 state and message are sent to the rank that trains it, and its answer comes back as soon as it is trained. Messages are JSON and raw tensors.
 """
@@ -47,6 +47,8 @@ NAME = "distributed"
 HERE = "127.0.0.1"
 BEAT = 1.0  # seconds between signs of life of a rank that has nothing to send
 PATIENCE = 120.0  # seconds without one after which a rank counts as lost
+CONNECTING = 120.0  # seconds for ranks that have met to connect
+PIECE = 1 << 24  # bytes of a tensor that are sent at a time, so that a slow line is no silence
 JOINING = 1800.0  # seconds for all ranks to read their data
 LINGER = 3.0  # seconds for rank 0 to print an error: torchrun ends it as soon as another rank ends with one
 POLL = 0.05  # seconds between looks at what cannot be waited for
@@ -104,6 +106,8 @@ def _start(n: int, port: int) -> list["Child"]:
             "engine='distributed' starts your program again in other processes, which a notebook or a console cannot. "
             "Write a script, or choose engine='workers' or 'processes'."
         )
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nobody else can connect
     variables = {"WORLD_SIZE": str(n), "MASTER_ADDR": HERE, "MASTER_PORT": str(port)}
     variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # rank 0 has the store already
     return [Child(k, {**os.environ, **variables, "RANK": str(k), "LOCAL_RANK": str(k)}) for k in range(1, n)]
@@ -135,10 +139,15 @@ class Child:
         return ""
 
 
-def _store(port: int | None = None) -> Any:
-    """The store through which ranks meet; with a ``port`` a new one of this process, 0 for a free port."""
-    if port is not None:
-        return dist.TCPStore(HERE, port, None, True, wait_for_workers=False)
+def _own_store() -> Any:
+    """A new store, at a free port to which only this host can connect."""
+    listening = socket.create_server((HERE, 0))
+    port, descriptor = listening.getsockname()[1], listening.detach()
+    return dist.TCPStore(HERE, port, None, True, wait_for_workers=False, master_listen_fd=descriptor)
+
+
+def _store() -> Any:
+    """The store through which ranks meet."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     hosts = rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     patience = 30 if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else JOINING
@@ -161,6 +170,7 @@ def reporting() -> Iterator[None]:
         store = _store()
         store.set(f"rank/{rank()}", json.dumps({"host": socket.gethostname(), "error": f"{error}"}))
         _welcomed(store)
+        os._exit(1)  # it was welcome before, and rank 0 notices that it is gone
 
 
 def _welcomed(store: Any) -> None:
@@ -183,6 +193,11 @@ def _bytes(x: Tensor) -> Tensor:
     return x.reshape(-1).view(torch.uint8)
 
 
+def _pieces(x: Tensor) -> Sequence[Tensor]:
+    """The same in pieces of :data:`PIECE`; none of an empty tensor."""
+    return _bytes(x).split(PIECE) if x.numel() else ()
+
+
 def _listed(leaves: Mapping[str, Tensor]) -> list[tuple[str, str, list[int]]]:
     return [(name, NAMES[x.dtype], list(x.shape)) for name, x in leaves.items()]
 
@@ -193,8 +208,8 @@ def _send(send: Send, message: Content, tensors: Mapping[str, Tensor]) -> None:
     send(torch.tensor([len(text)]))
     send(text)
     for x in tensors.values():
-        if x.numel():
-            send(_bytes(x.detach().contiguous()))
+        for piece in _pieces(x.detach().contiguous()):
+            send(piece)
 
 
 def _receive(receive: Send, device: torch.device) -> tuple[Content, dict[str, Tensor]] | None:
@@ -208,8 +223,8 @@ def _receive(receive: Send, device: torch.device) -> tuple[Content, dict[str, Te
     message = json.loads(text.numpy().tobytes())
     tensors = {name: torch.empty(shape, dtype=TYPES[kind], device=device) for name, kind, shape in message["tensors"]}
     for x in tensors.values():
-        if x.numel():
-            receive(_bytes(x))
+        for piece in _pieces(x):
+            receive(piece)
     return message, tensors
 
 
@@ -327,8 +342,8 @@ class Ranks:
             with contextlib.suppress(RuntimeError):  # who listens to it notices
                 _send(send_tensor, message, {})
                 for x in (x[row] for row in rows for x in leaves):
-                    if x.numel():
-                        send_tensor(_bytes(x.detach().cpu().contiguous()))
+                    for piece in _pieces(x.detach().cpu().contiguous()):
+                        send_tensor(piece)
 
         self.sending.append(threading.Thread(target=send, daemon=True))
         self.sending[-1].start()
@@ -347,6 +362,7 @@ class Distributed:
     children: list[Child] = field(default_factory=list)
     jobs: Sequence[Job] = ()  # of all clients, for each kind of training
     store: Any = None
+    address: tuple[str, int] = (HERE, 0)  # of the store
     ranks: Ranks | None = None
     number: int = 0  # of the job
     seconds: dict[int, float] = field(default_factory=dict)  # of a client's last visits, the later ones counting more
@@ -357,8 +373,13 @@ class Distributed:
         if self.n == 1:
             return
         memory.keep()
-        self.store = _store(None if launched() else 0)
-        if not launched():
+        if not launched() and dist.is_initialized():
+            raise RunError("There is a federation with this engine already, in other processes. End it first.", CODE)
+        self.store = _store() if launched() else _own_store()
+        if launched():
+            self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        else:
+            self.address = HERE, self.store.port
             weakref.finalize(self, _kill, self.children)
             self.children += _start(self.n, self.store.port)
             self.store = dist.PrefixStore("equipoise/0", self.store)
@@ -387,10 +408,17 @@ class Distributed:
         device = jobs[0].model.initial.device
         versions = {**environment.code(), "torch": torch.__version__}
         mine: Content = {"host": socket.gethostname(), "about": about, "code": versions}
+        mine["kind"] = environment.kind(environment.machine(device))
         if rank():
             self.store.set(f"rank/{rank()}", json.dumps(mine))
             _welcomed(self.store)
-            _serve(self._group(device), self.jobs, device)
+            try:
+                group = self._group(device)
+            except Exception as error:  # gloo's errors have no class of their own
+                self.store.set(f"alone/{rank()}", f"{error}")
+                time.sleep(LINGER)
+                os._exit(1)
+            _serve(group, self.jobs, device)
         hosts: list[str] = [mine["host"]]
         try:
             for k in range(1, self.n):
@@ -401,11 +429,16 @@ class Distributed:
                     why = f"other code: {its['code']}, and rank 0 has {versions}"
                 if why:
                     raise RunError(f"rank {k} on {its['host']} cannot train this federation: {why}", CODE)
+                if its["kind"] != mine["kind"]:
+                    unlike_bits = (
+                        "rank %s on %s computes on %s, and rank 0 on %s: last bits may differ from those of one machine"
+                    )
+                    log.warning(unlike_bits, k, its["host"], its["kind"], mine["kind"])
         except BaseException:
             self.store.set("refused", "1")
             raise
         self.store.set("welcome", "1")
-        self.ranks = Ranks(self._group(device), hosts, device)
+        self.ranks = Ranks(self._connected(device, hosts), hosts, device)
         weakref.finalize(self, _end, self.ranks, self.children)
 
     def _group(self, device: torch.device) -> Any:
@@ -413,9 +446,46 @@ class Distributed:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         if dist.is_initialized():
             return dist.new_group(backend=backend, timeout=FOREVER)
-        store = dist.PrefixStore("group", self.store)
+        # a connection of its own: who waits in one keeps all others from it
+        store = dist.TCPStore(*self.address, None, False, timedelta(seconds=CONNECTING), wait_for_workers=False)
+        store = dist.PrefixStore(f"group/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group(backend, store=store, rank=rank(), world_size=self.n, timeout=FOREVER)
         return None
+
+    def _connected(self, device: torch.device, hosts: Sequence[str]) -> Any:
+        """The processes, once all have connected; this process can be stopped meanwhile.
+
+        Raises
+        ------
+        RunError : one of them cannot, or is gone.
+        """
+        groups: list[Any] = []
+        failures: list[Exception] = []
+
+        def connect() -> None:
+            try:
+                groups.append(self._group(device))
+            except Exception as error:  # gloo's errors have no class of their own
+                failures.append(error)
+
+        thread = threading.Thread(target=connect, daemon=True)
+        thread.start()
+        until = time.monotonic() + CONNECTING
+        while thread.is_alive():
+            thread.join(POLL)
+            gone = {child.rank: child.end for child in self.children}
+            gone |= {k: str(self.store.get(key)) for k in range(1, self.n) if self.store.check([key := f"alone/{k}"])}
+            for k, why in gone.items():
+                if why:
+                    raise RunError(f"rank {k} on {hosts[k]} cannot connect to the others: {why}", CODE)
+            if time.monotonic() > until:
+                raise RunError(
+                    f"The ranks on {', '.join(sorted({*hosts}))} have not connected within {CONNECTING:g} seconds.",
+                    CODE,
+                )
+        if failures:
+            raise RunError(f"rank 0 cannot connect to the others: {failures[0]}", CODE)
+        return groups[0]
 
     def _hello(self, k: int) -> Content:
         """What rank ``k`` has to say before it trains."""
@@ -514,6 +584,8 @@ class Distributed:
         if message["number"] != self.number:  # of an abandoned round
             return None
         row = message["row"]
+        if not 0 <= row < len(job.ids):
+            raise RunError(f"A rank answers for a client that it was not asked for (row {row}).", CODE)
         self._time(job.ids[row], message["seconds"])
         if "error" in message:
             cause = RuntimeError(message["cause"])
@@ -553,12 +625,14 @@ def _end(ranks: Ranks, children: Sequence[Child]) -> None:
     ranks.lost.setdefault(0, "")  # nobody is lost from here on
     if waiting:
         for k in range(1, len(ranks.hosts)):
-            ranks.send(k, {"end": True})
+            try:
+                ranks.send(k, {"end": True})
+            except RuntimeError:  # Python ends, and starts no thread any more
+                with contextlib.suppress(RuntimeError):
+                    _send(partial(dist.send, dst=k, group=ranks.group), {"end": True}, {})
     else:
         ranks.closed = True
-        for k in range(
-            1, len(ranks.hosts)
-        ):  # gloo closes all connections when a wait for one that is there is too long
+        for k in range(1, len(ranks.hosts)):  # gloo closes all connections when a wait for one is too long
             with contextlib.suppress(RuntimeError):
                 dist.irecv(torch.zeros(1), k, ranks.group, TAG).wait(timedelta(milliseconds=1))
     until = time.monotonic() + 5 * BEAT
@@ -604,8 +678,8 @@ def _own(group: Any, jobs: Sequence[Job], message: Content, device: torch.device
     own = {name: torch.empty([len(ids), *shape], dtype=TYPES[kind]) for name, kind, shape in message["own"]}
     for row in range(len(ids)):
         for x in own.values():
-            if x[row].numel():
-                dist.recv(_bytes(x[row]), 0, group)
+            for piece in _pieces(x[row]):
+                dist.recv(piece, 0, group)
     leaves = {name: x.to(device) for name, x in own.items()}
     leaves |= {name: x.expand(len(ids), *x.shape) for name, x in shared.items()}
     fields: dict[str, Any] = {name: leaves.get(name) for name in ("received", "units", "held")}

@@ -41,7 +41,7 @@ from equipoise.federation.preparation import (
     recorded_of,
     who_comes,
 )
-from equipoise.federation.round import blank_job, one_round
+from equipoise.federation.round import blank_job, one_round, poisoned
 from equipoise.federation.standing import ProgressLog, Standing, accuracies, progress_bar, shown_rate
 from equipoise.federation.stopping import Stop, check_stop, reason
 from equipoise.federation.trial import Progression, begin
@@ -222,14 +222,14 @@ class Federation(Arrangement):
             inputs, sets, held, called, people, target, least_group, select, population, choice, measured, of_people
         )
         self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
+        if isinstance(self.trial.engine, distributed.Distributed):  # in every process but one this is the end
+            jobs = [blank_job(trial, poisoned(trial)) for trial in (self.trial, contributions.isolated(self.trial))]
+            self.trial.engine.join(self.fingerprint, self._unlike, jobs)
         self._solo: Progression | None = None  # how far the clients have trained alone
         self.progress = begin(self.trial)
         self.best: Progression | None = None  # after the round with the best validation, if that is to be kept
         self.records: list[Record] = []
         self.machines: list[Content] = []  # what computed the rounds, each with the first of its own
-        if isinstance(self.trial.engine, distributed.Distributed):  # in every process but one this is the end
-            jobs = [blank_job(trial) for trial in (self.trial, contributions.isolated(self.trial))]
-            self.trial.engine.join(self.fingerprint, self._unlike, jobs)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in STATE:

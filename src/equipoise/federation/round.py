@@ -18,7 +18,7 @@ from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
 from equipoise.core.simulation import FLIPS, LIES
 from equipoise.core.solver import at
-from equipoise.data.samples import Samples, loaded
+from equipoise.data.samples import Absent, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
 from equipoise.federation.trial import Progression, Trial, cohort_of
@@ -123,28 +123,31 @@ def _hand_out(trial: Trial, before: Progression, asked: Tensor, rounds: int) -> 
     ids = asked.tolist()
     units = submodels(trial, now.server, ids)
     held = None if units is None or trial.neurons is None else trial.neurons.held(units)
-    blank = blank_job(trial)
-    data, lost = _loaded([blank.data[m] for m in ids], load=not getattr(trial.engine, "loads", False))
+    data, lost = _loaded(poisoned(trial, ids), load=not getattr(trial.engine, "loads", False))
     job = replace(
-        blank,
+        blank_job(trial, data),
         t=now.t,
         rounds=rounds,
         ids=tuple(ids),
         received=received if held is None else received.where(held, 0),
         states=tree_map(lambda leaf: leaf[span(ids)], now.clients),
         messages=[_messages(rule, state, ids) for rule, state in zip(trial.method.rules, now.server, strict=True)],
-        data=data,
         units=units,
         held=held,
     )
     return now, job, lost
 
 
-def blank_job(trial: Trial) -> Job:
-    """What all rounds have in common: the job of all clients, whose data may not be loaded, without what they receive."""
+def poisoned(trial: Trial, ids: Sequence[int] | None = None) -> list[Samples | Absent]:
+    """The data of some clients, or of all, as those use them that attack by their labels; perhaps not loaded."""
     attackers = trial.attackers
-    poisoned = attackers.clients if attackers is not None and attackers.attack in FLIPS else ()
-    data = [d.flipped(trial.setup.n_classes) if m in poisoned else d for m, d in enumerate(trial.data)]
+    flipping = frozenset(attackers.clients) if attackers is not None and attackers.attack in FLIPS else frozenset()
+    chosen = range(len(trial.data)) if ids is None else ids
+    return [trial.data[m].flipped(trial.setup.n_classes) if m in flipping else trial.data[m] for m in chosen]
+
+
+def blank_job(trial: Trial, data: Sequence[Samples | Absent]) -> Job:
+    """What all rounds have in common: the job of clients with ``data``, perhaps not loaded, without what they receive."""
     return Job(
         model=trial.model,
         rules=trial.method.rules,
@@ -299,14 +302,14 @@ def plain(trial: Trial) -> bool:
     return trial.private is None and not any(map(trial.method.overriding, CLIENT_HOOKS))
 
 
-def _loaded(clients: Sequence[Samples], *, load: bool) -> tuple[list[Samples], list[Answer]]:
+def _loaded(clients: Sequence[Samples | Absent], *, load: bool) -> tuple[list[Samples], list[Answer]]:
     """The clients' data; and for clients whose data failed to load, an answer with the reason. The engine may ``load`` them instead."""
     data, lost = [], []
     for row, d in enumerate(clients):
         try:
-            data.append(loaded(d) if load else d)
+            data.append(loaded(d) if load else cast(Samples, d))
         except Exception as error:  # whatever a user's function raises concerns this client only
-            data.append(d)  # holds the place, and is never given to an engine
+            data.append(cast(Samples, d))  # holds the place, and is never given to an engine
             lost.append(Answer.failed(row, error))
     return data, lost
 

@@ -20,6 +20,7 @@ from typing import IO, Any
 import tomli_w
 
 from equipoise.data.contents import JSON, check_bytes, check_zip
+from equipoise.engines import distributed
 from equipoise.federation import checkpoint
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
 from equipoise.federation.history import History
@@ -422,7 +423,7 @@ def rerun(
     moved = whole(data) if data is not None and lacking else None
     cells = [plan.Cell(run["path"], None, again / run["path"]) for run in repeatable]
     with trust.agreed(), workers.Processes(jobs) as where:
-        outcomes = plan.run(cells, lambda cell: where.submit(plan.train, str(cell.folder), data=moved))
+        outcomes = plan.run(cells, lambda cell: where.submit(plan.train, str(cell.folder), _workers(cell), data=moved))
         failed = {outcome.cell.key: outcome.why.replace(f"{again}/", "") for outcome in outcomes if outcome.why}
     return [
         Again(run["path"], False, failed=failed[run["path"]])
@@ -430,6 +431,11 @@ def rerun(
         else _compared(run, folder, again)
         for run in repeatable
     ]
+
+
+def _workers(cell: plan.Cell) -> int | None:
+    """One where the run was trained by several processes: one has the same bits."""
+    return 1 if runs.load(cell.folder).engine == distributed.NAME else None
 
 
 def _lay_out(files: Mapping[str, Any], paths: Sequence[str], folder: Path, again: Path) -> None:
