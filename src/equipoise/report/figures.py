@@ -44,7 +44,7 @@ def of_runs(has: Callable[[Run], bool]) -> Callable[[Comparison], object]:
     return lambda comparison: comparison.runs_with(has)
 
 
-DATA: Final = ("data", "examples")  # figures of the data, which come before the results
+DATA: Final = ("data", "examples")  # figures of the data, in which no method failed
 PLOTS: Final = {
     "data": Plot(lambda compared: who_has_what(held(compared), compared["least"]), held, "Clients{classes} and groups"),
     "examples": Plot(
