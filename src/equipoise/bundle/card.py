@@ -198,12 +198,9 @@ class Card:
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
-        absent = self.history.untrained  # whose samples stay in the total: without them it would tell hidden counts
-        total = in_words(sum(client["size"] for client in clients), least)
-        whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
-        whose = whose or plural(len(clients), "client")
-        whose += f"; {some(absent)} trained in no round" * bool(absent)
-        text = [f"It {'was given' if absent else 'learnt from'} {total} training samples of {whose}."] * bool(clients)
+        text = [self._learnt_from(in_words(sum(client["size"] for client in clients), least), len(clients))] * bool(
+            clients
+        )
         more = [f"And {len(clients) - NAMED} clients more."] * (len(clients) > NAMED)
         if grid is not None and any(cell.mean == WITHHELD for _, cells in grid.rows for cell in cells):
             more.append(f"{WITHHELD}: a count of fewer than {least} would be this one, or follow from it and others.")
@@ -216,6 +213,14 @@ class Card:
         more += [f"SHA-256 of the data: {sha}."] * bool(sha)
         table = [Table(grid, head="Client")] if grid else []
         return Section("people", "Data, and who is in them", [*map(Text, text), *table, Bullets(more)])
+
+    def _learnt_from(self, total: str, n_clients: int) -> str:
+        """Whose samples it learnt from; those of clients that never trained stay in the total, which would else tell hidden counts."""
+        absent = self.history.untrained
+        whose = f"{self.about['client']}, and of other sites, of which nothing is known here" if self._at_site else ""
+        whose = whose or plural(n_clients, "client")
+        whose += f"; {some(absent)} trained in no round" * bool(absent)
+        return f"It {'was given' if absent else 'learnt from'} {total} training samples of {whose}."
 
     def _rates(self) -> Iterator[Section]:
         """How good it is, and for whom."""

@@ -222,9 +222,7 @@ class Federation(Arrangement):
             inputs, sets, held, called, people, target, least_group, select, population, choice, measured, of_people
         )
         self.alone = None if contribution is None else contributions.given(contribution, len(self.names))
-        if isinstance(self.trial.engine, distributed.Distributed):  # in every process but one this is the end
-            jobs = [blank_job(trial, poisoned(trial)) for trial in (self.trial, contributions.isolated(self.trial))]
-            self.trial.engine.join(self.fingerprint, self._unlike, jobs)
+        self._join()
         self._solo: Progression | None = None  # how far the clients have trained alone
         self.progress = begin(self.trial)
         self.best: Progression | None = None  # after the round with the best validation, if that is to be kept
@@ -237,6 +235,12 @@ class Federation(Arrangement):
                 f"{name} cannot be set on a federation that is made: it would train as before. Make another federation with it."
             )
         super().__setattr__(name, value)
+
+    def _join(self) -> None:
+        """Meet other processes that train the same federation; in each but one this is the end."""
+        if isinstance(self.trial.engine, distributed.Distributed):
+            jobs = [blank_job(trial, poisoned(trial)) for trial in (self.trial, contributions.isolated(self.trial))]
+            self.trial.engine.join(self.fingerprint, self._unlike, jobs)
 
     def _unlike(self, its: Content) -> str:
         """In what another process has another federation, in words; empty if it has the same."""
