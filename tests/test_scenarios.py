@@ -288,7 +288,7 @@ def test_runs_with_a_data_seed_share_their_data_and_nothing_else(tmp_path):
         ({"test": (0, 1, 1, 1)}, "test must be 4 positive numbers"),
         ({"train": (900, 900, 10, 10)}, "1797 handwriting samples in all.*found 2400"),
         ({"train": (1, 9, 9, 9), "clients": 8}, "expected 1 to 1 clients per domain, found 2"),
-        ({"seed": -1}, "seed must be >= 0; found -1"),
+        ({"seed": -1}, "seed must be a whole number >= 0; found -1"),
         ({"train": 40}, r"train must be a list of whole numbers, such as \[300, 800\]; found 40"),
     ],
 )

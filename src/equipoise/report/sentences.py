@@ -521,8 +521,7 @@ def _judged(comparison: content.Document) -> Iterator[tuple[str, content.Leader,
         leader = comparison["leaders"].get(key)
         if not leader or (key == "worst" and len(comparison["methods"][0]["groups"]) == 1):
             continue
-        equal = [label for label, test in leader["versus"].items() if test["difference"] == 0]
-        method, of_label = by_label[leader["leading"]], f"is that of {notes.listed([leader['leading'], *equal])}"
+        method, of_label = by_label[leader["leading"]], f"is that of {leader['leading']}"
         mean, several, worst = content.mean_of(method, key), len(method["groups"]) > 1, [*method["worst_groups"]]
         amount, reached, apart = with_unit(mean, measure), reaching(mean, measure), points(mean, measure)
         if key == "std":

@@ -1,5 +1,6 @@
 """Runs in one file for others: settings, code, records, report, versions, hashes; and whether somebody else gets the same numbers."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -435,7 +436,9 @@ def rerun(
 
 def _workers(cell: plan.Cell) -> int | None:
     """One where the run was trained by several processes: one has the same bits."""
-    return 1 if runs.load(cell.folder).engine == distributed.NAME else None
+    with contextlib.suppress(RunError, ValueError):  # which the process that trains it states
+        return 1 if runs.load(cell.folder).engine == distributed.NAME else None
+    return None
 
 
 def _lay_out(files: Mapping[str, Any], paths: Sequence[str], folder: Path, again: Path) -> None:
