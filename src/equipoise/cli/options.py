@@ -16,7 +16,7 @@ import equipoise as eq
 from equipoise.cli import completion, console
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.system import ranges, suggestions
-from equipoise.system.workers import PER_DEVICE
+from equipoise.system.workers import PER_DEVICE, read_jobs
 
 Values = Mapping[str, Any]  # what the user gave, by the names of TRAINING; None for what was not given
 
@@ -122,11 +122,10 @@ JOBS = option(
 )
 
 
-def _number_of_jobs(given: str | None) -> str | None:
+def _checked_jobs(given: str | None) -> str | None:
     """What ``--jobs`` was given: a number, or that of each device."""
-    number = (given or "1").removesuffix(PER_DEVICE)
-    if not number.isdecimal() or int(number) < 1:
-        raise ValueError(f"--jobs {given}: expected a number >= 1, or one for each of --devices, 2{PER_DEVICE}.")
+    if given is not None:
+        read_jobs(given)
     return given
 
 
@@ -135,7 +134,7 @@ JOBS_OF_PLAN = option(
     f"Runs at a time, or on each of --devices (`2{PER_DEVICE}`); the results do not depend on it [default: cores / threads; on each GPU 1].",
     "--jobs -j",
     metavar="N",
-    callback=_number_of_jobs,
+    callback=_checked_jobs,
 )
 BASE = option(Path("runs"), "Where runs are kept.", "--runs")
 Json = Annotated[bool, Option("--json", help="Print one JSON document and nothing else.")]

@@ -22,7 +22,7 @@ from equipoise.system import hashes, own_code
 from equipoise.system.search import read as read_space
 from equipoise.system.suggestions import require_use, some, unknown
 from equipoise.system.text import plural, read_value
-from equipoise.system.workers import Workers, cores, loading
+from equipoise.system.workers import Workers, cores, loading, read_jobs
 
 if TYPE_CHECKING:
     from equipoise.records.meta import Content
@@ -497,7 +497,8 @@ def started(given: Training, jobs: str | None, runs: int, place: Place) -> Worke
     if given.on or given.devices or complete:
         return Workers()
     fitting = max(1, cores() // (given.threads or 1)) if given.device in (None, "cpu") else 1
-    return Workers(min(int(jobs) if jobs and jobs.isdecimal() else fitting, runs))
+    number, per_device = (fitting, False) if jobs is None else read_jobs(jobs)
+    return Workers(min(fitting if per_device else number, runs))
 
 
 def choose(methods: Sequence[str], chosen: Choices, asked: Searched, directory: Path, **how: Unpack[How]) -> eq.Tuning:

@@ -81,6 +81,7 @@ choosing = partial(measuring, marks="together")
 showing = partial(measuring, marks="shown free apart")
 computing = partial(setting, group="Advanced", marks="machine apart")
 operating = partial(setting, group="Advanced", marks="operation free apart")
+placing = partial(setting, group="Advanced", marks="operation about free apart newer local")
 
 
 def documented(cls: type[Made]) -> type[Made]:
@@ -248,22 +249,18 @@ class RunSettings:
         number(1, 1, 1024), "processor threads of a run; 1 gives the same bits on every machine of a kind"
     )
     keep_checkpoints: int = operating(number(1, 1), "number of kept checkpoints, to continue from one of them")
-    on: str | None = setting(
+    on: str | None = placing(
         text(None),
         "where the runs of a plan are trained: slurm, in brackets what the cluster is asked for, slurm(partition=gpu, time=2:00:00), ray, or "
         "dask://HOST:PORT",
         "this machine",
         example="slurm(time=2:00:00)",
-        group="Advanced",
-        marks="operation about free apart newer local",
     )
-    devices: str | None = setting(
+    devices: str | None = placing(
         text(None),
         "the GPUs of this machine on which the runs of a plan are trained, each on one: cuda:0,cuda:1, or auto for all",
         "that of --device",
         example="auto",
-        group="Advanced",
-        marks="operation about free apart newer local",
     )
     track: str | None = showing(
         text(None),

@@ -148,11 +148,20 @@ def _own_store() -> Any:
 
 def _store() -> Any:
     """The store through which ranks meet."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    hosts = rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    patience = 30 if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else JOINING
-    store = dist.TCPStore(address, port, None, hosts, timedelta(seconds=patience), wait_for_workers=False)
-    return dist.PrefixStore(f"equipoise/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    patience = timedelta(seconds=30 if agent else JOINING)
+    store = dist.TCPStore(*_address(), None, not rank() and not agent, patience, wait_for_workers=False)
+    return _of_attempt("equipoise", store)
+
+
+def _address() -> tuple[str, int]:
+    """Where the store is that this process was started with."""
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def _of_attempt(name: str, store: Any) -> Any:
+    """A part of a store that is new whenever torchrun starts all processes again."""
+    return dist.PrefixStore(f"{name}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def leave() -> None:
@@ -375,10 +384,10 @@ class Distributed:
         memory.keep()
         if not launched() and dist.is_initialized():
             raise RunError("There is a federation with this engine already, in other processes. End it first.", CODE)
-        self.store = _store() if launched() else _own_store()
         if launched():
-            self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            self.store, self.address = _store(), _address()
         else:
+            self.store = _own_store()
             self.address = HERE, self.store.port
             weakref.finalize(self, _kill, self.children)
             self.children += _start(self.n, self.store.port)
@@ -448,7 +457,7 @@ class Distributed:
             return dist.new_group(backend=backend, timeout=FOREVER)
         # a connection of its own: who waits in one keeps all others from it
         store = dist.TCPStore(*self.address, None, False, timedelta(seconds=CONNECTING), wait_for_workers=False)
-        store = dist.PrefixStore(f"group/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store = _of_attempt("group", store)
         dist.init_process_group(backend, store=store, rank=rank(), world_size=self.n, timeout=FOREVER)
         return None
 

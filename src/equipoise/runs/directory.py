@@ -373,9 +373,8 @@ def federation(
     here = None if config.engine == distributed.NAME else cores()  # which starts no processes without being asked to
     if config.engine == FLOWER and directory is not None:
         make = partial(flower.in_process, states=directory / "sites")
-    elif config.engine == FLOWER or (
-        config.engine == distributed.NAME and not trains
-    ):  # to look at: the same, in order
+    elif config.engine == FLOWER or (config.engine == distributed.NAME and not trains):
+        # to look at: the same, in order
         settings = replace(settings, engine="sequential")
     fed = make(
         net, data.holders, config.method, config.solver, settings=settings, workers=workers or here,

@@ -27,16 +27,15 @@ from equipoise.system.claims import PATIENCE
 from equipoise.system.errors import CLAIMED, CODE, MEMORY, SETTINGS, RunError, out_of_memory
 from equipoise.system.gpus import Gpu, Room, gpus
 from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
-from equipoise.system.workers import PER_DEVICE, Processes, Workers, cores
+from equipoise.system.workers import PER_DEVICE, Processes, Workers, cores, read_jobs
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
 QUEUE = ".queue"  # next to runs that a cluster trains: answers and logs
-TURN = (
-    threading.Lock()
-)  # a process trains one run at a time: torch has one random generator, and the environment is shared
+# a process trains one run at a time: torch has one random generator, and the environment is shared
+TURN = threading.Lock()
 SELDOM = 4  # of these looks, between which lines about the runs are not due
 
 
@@ -327,13 +326,15 @@ def at_once(jobs: int | str | None, configs: Sequence[RunConfig]) -> int:
 
     Raises
     ------
-    ValueError : runs of each device, without devices.
+    ValueError : no such number, or one of each device, without devices.
     """
-    number = str(jobs).removesuffix(PER_DEVICE)
-    if jobs is not None and number == str(jobs):
-        return int(number)
+    if isinstance(jobs, int):
+        return jobs
+    number, per_device = read_jobs(jobs or f"1{PER_DEVICE}")
+    if not per_device:
+        return number
     if n_devices := len(devices(configs)):
-        return n_devices * (1 if jobs is None else int(number))
+        return n_devices * number
     if jobs is not None:
         raise ValueError(f"--jobs {jobs} needs --devices, such as --devices auto.")
     if any(config.device != "cpu" for config in configs):

@@ -26,6 +26,19 @@ PER_DEVICE = "-per-device"  # behind the number of calls at a time of each devic
 ISOLATED = "PYTHONSAFEPATH"  # in the environment: what :func:`python` does, for those who start Python themselves
 
 
+def read_jobs(jobs: str) -> tuple[int, bool]:
+    """How many calls at a time a text such as ``2`` or ``2-per-device`` states, and whether that is on each device.
+
+    Raises
+    ------
+    ValueError : neither.
+    """
+    number = jobs.removesuffix(PER_DEVICE)
+    if not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"--jobs {jobs}: expected a number >= 1, or one for each of --devices, 2{PER_DEVICE}.")
+    return int(number), number != jobs
+
+
 def cores() -> int:
     """How many processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
