@@ -1,6 +1,7 @@
 """Runs that share the GPUs of a machine: which GPU a process sees, when the next run starts, what follows if memory runs out."""
 
 import importlib
+import math
 import os
 import sys
 import threading
@@ -72,11 +73,12 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("standin_runs").train
 
 
-def told(smi: Path, memory: str) -> None:
-    """Let the stand-in say something else from now on."""
-    new = smi.with_name("new")
-    new.write_text(memory)
-    new.replace(smi)
+def told(file: Path, text: str) -> None:
+    """Let the stand-in, or its file of memory, be another from now on, never half of it."""
+    new = file.with_name("new")
+    new.write_text(text)
+    new.chmod(0o700)
+    new.replace(file)
 
 
 def rounds(folder: Path) -> int:
@@ -193,9 +195,8 @@ def test_nobody_starts_beside_a_run_that_has_the_gpu_alone(smi: Path, tmp_path: 
 
 
 def test_a_gpu_that_does_not_answer_is_waited_for_and_a_plan_ends_meanwhile(smi: Path, tmp_path: Path) -> None:
-    script = smi.with_name("nvidia-smi")
-    script.write_text("#!/bin/sh\nexit 9\n")  # the driver is away
-    room = Room(Gpu("cuda:0", "0"), lambda _: int(time.monotonic() * 1000))
+    script, asked, go = smi.with_name("nvidia-smi"), tmp_path / "asked", tmp_path / "go"
+    room = Room(Gpu("cuda:0", "0"), lambda _: time.monotonic_ns())
     entered: list[str] = []
     end = threading.Event()
     first = enter(room, tmp_path / "first", entered, end)
@@ -210,18 +211,32 @@ def test_a_gpu_that_does_not_answer_is_waited_for_and_a_plan_ends_meanwhile(smi:
             refused.append(str(error))
 
     second = threading.Thread(target=wait_for_room, daemon=True)
-    second.start()
-    time.sleep(0.2)
-    assert entered == ["first"]
-    script.write_text("#!/bin/sh\nsleep 3; echo 0, 8000\n")
-    time.sleep(0.2)
-    before = time.monotonic()
-    room.close()
-    assert time.monotonic() - before < 2  # nobody holds the lock while the GPU is asked
+    for answer in ("exit 9", "true", "echo 5"):  # the driver is away; it says nothing, or half of a line
+        told(script, f'#!/bin/sh\necho >> "{asked}"\n{answer}\n')
+        if not second.is_alive():
+            second.start()
+        asked.unlink(missing_ok=True)
+        until(lambda: asked.exists() and asked.stat().st_size > 2)  # asked again, as the answer let nobody in
+        assert entered == ["first"]
+    told(script, f'#!/bin/sh\necho > "{tmp_path}/late"\nwhile [ ! -e "{go}" ]; do sleep .05; done\necho 0, 8000\n')
+    until((tmp_path / "late").exists)
+    closing = threading.Thread(target=room.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()  # nobody holds the lock while the GPU is asked
+    go.touch()
     second.join(20)
     end.set()
     first.join(20)
     assert (entered, refused) == (["first"], ["it was stopped before it began"])
+
+
+def test_a_part_of_a_gpu_has_no_number_and_no_limit(smi: Path) -> None:
+    assert Gpu("cuda:0", "0").memory == (1000, 8000)
+    told(smi, "[N/A], [N/A]\n")
+    assert Gpu("cuda:0", "0").memory == (0, math.inf)
+    told(smi, "[Not Supported], 8000\n")
+    assert Gpu("cuda:0", "0").memory == (0, math.inf)
 
 
 def test_processes_that_are_there_already_see_their_gpu(smi: Path, tmp_path: Path, train: Any) -> None:

@@ -45,11 +45,14 @@ class Gpu:
     def memory(self) -> tuple[float, float] | None:
         """MiB that are used, and all, without a limit if there is nobody to ask; None if there is no answer now."""
         try:
-            used, total = asked("memory.used,memory.total", "-i", self.entry)[0].split(",")
+            answer = asked("memory.used,memory.total", "-i", self.entry)[0]
+            if "[" in answer:  # [N/A], of a part of a GPU
+                return 0.0, math.inf
+            used, total = answer.split(",")
             return float(used), float(total)
-        except subprocess.SubprocessError:
+        except (subprocess.SubprocessError, ValueError, IndexError):
             return None
-        except (OSError, ValueError, IndexError):  # of a part of a GPU there is no number
+        except OSError:
             return 0.0, math.inf
 
 
