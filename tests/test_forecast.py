@@ -69,7 +69,7 @@ def test_a_forecast_leaves_no_trace(method: str, tmp_path: Path) -> None:
     trial = fed.trial
     assert (plan.rounds, plan.clients, plan.cohort) == (4, 5, 4)
     private = trial.method.private(trial.model) is not None
-    assert forecasts.least(trial.model, 4, private) == trial.model.size * 8 * (11 if private else 7) <= plan.needed
+    assert trial.model.size * 8 * (11 if private else 7) <= plan.needed
     assert min(plan.training, plan.evaluation) > 0
     assert (plan.alone > 0) == fed.collaborative
     told = json.loads(json.dumps(plan.as_dict()))
@@ -157,20 +157,37 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         replace(plan, free=None, disk_free=7).check()
 
 
-def test_what_is_certain_is_refused_without_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_certain_is_refused_without_a_round(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Memory for one client in training, and for the updates of a round memory or a disk."""
     settings = {
         "network": "mlp",
         "scenario_options": {"clients": 40, "train": [400] * 4, "test": [20] * 4},
         "rounds": 1,
     }
-    monkeypatch.setenv(LIMIT, "30MiB")
+    every = configure("fedavg", "digits", **settings)
+    monkeypatch.setenv(LIMIT, "5MiB")
     with pytest.raises(
         eq.ForecastError, match=r"at least \S+ MiB of memory \(40 clients x 656,810 numbers\).*--participation"
     ):
-        runs.check(configure("fedavg", "digits", **settings))
+        runs.check(every)
+    monkeypatch.setenv(LIMIT, "30MiB")
     runs.check(configure("fedavg", "digits", participation=0.2, **settings))
+    assert caplog.messages == []
+    runs.check(every)
+    assert "updates of a round, 100.2 MiB, are kept in a file" in caplog.messages[0]
+    with pytest.raises(eq.ForecastError, match=r"at least 107\.7 MiB of memory"):
+        runs.check(configure("standalone", "digits", **settings))
+    with monkeypatch.context() as full:
+        full.setattr(forecasts.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1 << 20}))
+        with pytest.raises(
+            eq.ForecastError, match=r"take 100\.2 MiB .*30\.0 MiB of memory are free, and 1\.0 MiB on the"
+        ):
+            runs.check(every)
     monkeypatch.setenv(LIMIT, "8GiB")
-    runs.check(configure("fedavg", "digits", **settings))
+    runs.check(every)
+    assert len(caplog.messages) == 1
 
 
 def test_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

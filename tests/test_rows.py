@@ -7,6 +7,8 @@ import gc
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -455,6 +457,7 @@ def test_every_method_gives_the_same_bits(
     memory = built(method, kind=kind)
     memory.fit(3, progress=False)
     monkeypatch.setattr(rows, "IN_MEMORY", 0)
+    monkeypatch.setattr(rows, "too_large", lambda *_: True)
     disk = built(method, kind=kind)
     disk.fit(3, progress=False, directory=tmp_path / "whole")
     stopped = built(method, kind=kind)
@@ -526,3 +529,64 @@ def test_everybody_alone_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = built("fedavg").standalone(2, progress=False)
     assert disk == memory
     assert len(disk["standalone_test"]) == len(clients())
+
+
+# the updates of a round
+LARGE = """
+import resource
+import sys
+import torch
+from torch import nn
+import equipoise as eq
+
+torch.set_num_threads(1)
+made = torch.Generator().manual_seed(0)
+data = [(torch.randn(4, 1000, generator=made), torch.tensor([0, 1, 2, 3])) for _ in range(60)]
+
+def bits():
+    net = nn.Sequential(nn.Linear(1000, 1500), nn.Linear(1500, 4))
+    with torch.no_grad():
+        [x.fill_(0.01) for x in net.parameters()]
+    fed = eq.Federation(net, data, "fedavg", eq.SGD(lr=0.1), batch_size=4, engine="sequential", workers=1)
+    fed.fit(2, progress=False)
+    return fed.progress.vector.double().sum().item(), fed.progress.vector[::997].tolist()
+
+if sys.argv[1:]:
+    kilobytes = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1])
+    resource.setrlimit(resource.RLIMIT_DATA, ((kilobytes + (150 << 10)) << 10,) * 2)
+print(bits())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the memory of a process so")
+def test_the_updates_of_a_round_need_no_memory(tmp_path: Path) -> None:
+    """60 clients of 1.5 million numbers, 360 MB, where the process may take 150 MiB; without the file it fails."""
+
+    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "TMPDIR": str(tmp_path), **variables}
+        command = [sys.executable, "-c", LARGE, *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    whole, small = run(), run("limited", EQUIPOISE_MEMORY="100MiB")
+    assert (small.returncode, small.stdout) == (0, whole.stdout), small.stderr
+    failed = run("limited", EQUIPOISE_MEMORY="8GiB")
+    assert failed.returncode
+    assert "allocate" in failed.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_has_no_room_for_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(rows, "too_large", lambda *_: True)
+    monkeypatch.setattr(rows.os, "posix_fallocate", refuse, raising=False)
+    with pytest.raises(OSError, match=r"No space is left in \S+ for the models of 3 clients: 60 bytes\. Free some"):
+        rows.matrix(3, torch.zeros(5))
+
+
+def test_no_rows_and_whole_numbers() -> None:
+    assert rows.matrix(0, torch.zeros(5)).shape == (0, 5)
+    assert rows.matrix(3, torch.zeros(0)).shape == (3, 0)
+    assert rows.matrix(2, torch.zeros(5, dtype=torch.int64)).dtype == torch.int64

@@ -147,6 +147,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--threads", type=int, default=2, help="threads inside operations, or actors")
     parser.add_argument("--parallel", type=int, default=1, help="clients at a time, where a system has that option")
+    parser.add_argument("--engine", default="auto", help="of Equipoise")
     parser.add_argument("--check", action="store_true", help="unshuffled, everyone, in float64")
     parser.add_argument("--drawn", action="store_true", help="the loop takes its batches in Equipoise's order")
     parser.add_argument("--save", help="file for the final parameters (.npy)")

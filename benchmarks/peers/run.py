@@ -90,6 +90,13 @@ SYSTEMS = {
     "loop": System("plain loop", files=("system_loop.py",)),
     "careful": System("careful loop", files=("system_careful.py",)),
     "equipoise": System("Equipoise", files=("system_equipoise.py",)),
+    "equipoise-2": System(
+        "Equipoise in processes",
+        files=("system_equipoise.py",),
+        before=("-m", "torch.distributed.run", "--nproc-per-node", "THREADS"),
+        after=("--threads", "1", "--engine", "distributed"),
+        clocked=False,
+    ),
     "pfl": System("pfl-research", "pfl", "simulators", ("system_pfl.py",), 1e-4),  # its updates are float32, always
     "pfl-2": System(
         "pfl-research in processes",
@@ -111,6 +118,7 @@ SYSTEMS = {
     ),
     "fluke": System("fluke", "fluke-fl", "simulators", ("system_fluke.py",)),
 }
+OURS = [name for name in SYSTEMS if name.startswith("equipoise")]
 PEERS = [name for name, system in SYSTEMS.items() if system.environment]
 
 
@@ -366,7 +374,7 @@ Made by `{command}`; do not edit.
 
 FedAvg; one local epoch of SGD with momentum and weight decay; float32 tensors in memory; no evaluation. Every system runs
 in processes of its own, and its first round is left out. Threads inside operations: {threads}; the careful loop, pfl-research in processes,
-FLGo in threads and Flower train as many clients at a time, each with one thread. The careful loop is the plain one with what helps by hand: threads,
+FLGo in threads and Flower, and Equipoise in processes by `torchrun` (the engine `distributed`), train as many clients at a time, each with one thread. The careful loop is the plain one with what helps by hand: threads,
 fused steps, images with their channels innermost, freed memory kept. **loop, s**: median seconds of a round of a plain sequential
 PyTorch loop. **systems**: seconds of a round over
 those of the loop in the same alternation, median and range of {alternations} alternations (one, for what needs more than
@@ -377,7 +385,7 @@ weights (`--check`).
 
 {efforts}
 
-**processor time** of a round, of all processes of a system, over the plain loop's, in the same way; Flower's are Ray's, and do not tell.
+**processor time** of a round, of all processes of a system, over the plain loop's, in the same way; Flower's are Ray's, and do not tell; nor do those of Equipoise.
 
 {costs}
 
@@ -401,11 +409,11 @@ def check(
             return run.error or np.load(path)
 
         loops = {"plain": final("loop", "plain")}
-        if "equipoise" in names:
+        if {*OURS} & {*names}:
             loops["drawn"] = final("loop", "drawn", "--drawn")  # Equipoise always shuffles: the loop takes its order
         for name in names:
             ours = missing[name] if name in missing else final(name, name)
-            loop = loops["drawn" if name == "equipoise" else "plain"]
+            loop = loops["drawn" if name in OURS else "plain"]
             if isinstance(ours, str) or isinstance(loop, str):
                 verdict = ("", f"FAILED: {ours if isinstance(ours, str) else loop}")
             else:

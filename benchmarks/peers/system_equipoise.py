@@ -1,4 +1,4 @@
-"""Equipoise, as a user would run it: the engine and everything else as it comes."""
+"""Equipoise, as a user would run it: everything as it comes, and the engine, too, unless it is named."""
 
 from jobs import LR, MOMENTUM, WEIGHT_DECAY, Clock, arguments, data, finish, network
 
@@ -15,6 +15,7 @@ def main() -> None:
         eq.SGD(lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY),
         batch_size=job.batch,
         participation=job.share,
+        engine=options.engine,
     )
     print(f"ENGINE {federation.engine_choice.engine}", flush=True)
     clock.mark()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import mmap
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -13,12 +15,51 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from equipoise.system import memory
+
 IN_MEMORY = 32 << 20  # bytes that the rows of all clients may take in memory
+TRAINING = 3  # copies of the model that one client in training takes
 
 
 def on_disk(nbytes: int, clients: int, cohort: int) -> bool:
     """Whether rows of ``nbytes`` are stored on disk: they are large, and at most half of the clients train in a round."""
     return 2 * cohort <= clients and nbytes > 0 and clients * nbytes > IN_MEMORY
+
+
+def too_large(n: int, row: Tensor, device: torch.device, more: int = 0) -> bool:
+    """Whether n rows such as ``row``, a client in training and ``more`` bytes exceed the free memory of a device, as far as that is known."""
+    free = memory.free(device)
+    return free is not None and (n + TRAINING) * row.nbytes + more > free
+
+
+def matrix(n: int, row: Tensor) -> Tensor:
+    """A new matrix [n, ...] for n rows such as ``row``; of a processor, in a temporary file if memory is too small for it.
+
+    The system reads the file, and writes to it, as the matrix is used; that is slower, and the numbers are the same.
+
+    Raises
+    ------
+    OSError : the disk has too little space for the file.
+    """
+    shape, nbytes = (n, *row.shape), n * row.nbytes
+    if not nbytes or row.device.type != "cpu" or not too_large(n, row, row.device):
+        return row.new_empty(shape)
+    with tempfile.TemporaryFile() as file:
+        try:
+            file.truncate(nbytes)
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error now, and no signal later
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as error:
+            raise _full(error, f"the models of {n:,} clients: {nbytes:,} bytes") from None
+        return torch.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=row.dtype).view(shape)
+
+
+def _full(error: OSError, what: str) -> OSError:
+    """The same error; of a full disk, with words."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    advice = "Free some, or set TMPDIR to a directory on a larger disk"
+    return OSError(error.errno, f"No space is left in {tempfile.gettempdir()} for {what}. {advice}")
 
 
 class Copy(NamedTuple):
@@ -70,13 +111,8 @@ class _File:
                     while part:
                         part = part[self.file.write(part) :]
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise OSError(
-                    error.errno,
-                    f"No space is left in {tempfile.gettempdir()} for the states of absent clients: {self.end:,} rows of "
-                    f"{self.size:,} bytes. Free some, or set TMPDIR to a directory on a larger disk",
-                ) from None
+                rows = f"the states of absent clients: {self.end:,} rows of {self.size:,} bytes"
+                raise _full(error, rows) from None
         return slots
 
     def read(self, slots: Sequence[Slot], into: Tensor) -> None:

@@ -1,5 +1,6 @@
 """The memory, disk space and time that a run will need, before it starts: one round is timed, and its results are discarded."""
 
+import logging
 import shutil
 import statistics
 import tempfile
@@ -28,6 +29,8 @@ from equipoise.system.errors import RunError
 from equipoise.system.ranges import check_whole
 from equipoise.system.terminal import Terminal
 
+log = logging.getLogger(__name__)
+on_disk = "The updates of a round, %s, are kept in a file in %s, as %s of memory are free. A round is slower; results are the same."
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
 
 T = TypeVar("T")
@@ -128,12 +131,7 @@ def duration(amount: float) -> str:
     return f"{value:.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}" if value < 0.1 else f"{value:.1f} {unit}"
 
 
-def least(model: Model, clients: int, private: bool) -> int:
-    """The bytes that a round of so many clients takes at least: their updates, and one client in training."""
-    return model.initial.nbytes * (clients * (2 if private else 1) + 3)
-
-
-def check_memory(model: Model, clients: int, private: bool, device: str | torch.device = "cpu") -> None:
+def check_memory(model: Model, clients: int, private: bool, device: str | torch.device = "cpu") -> int:
     """Refuse a run whose least memory is more than is free now; without a trial.
 
     Parameters
@@ -141,12 +139,31 @@ def check_memory(model: Model, clients: int, private: bool, device: str | torch.
     clients : that train in a round.
     private : whether clients keep a part of the model, of which each has a copy.
 
+    Returns
+    -------
+    The bytes of a round's updates if they are on disk, as memory is too small for them; otherwise 0.
+
     Raises
     ------
     ForecastError : says what is needed, what is free, what to do.
     """
-    if (free := memory.free(torch.device(device))) is not None:
-        _refuse(least(model, clients, private), free, "at least", f"{clients:,} clients x {model.size:,} numbers")
+    row, device = model.initial, torch.device(device)
+    updates, own = clients * row.nbytes, clients * row.nbytes * private
+    if (free := memory.free(device)) is None or not rows.too_large(clients, row, device, own):
+        return 0
+    needed, about = own + rows.TRAINING * row.nbytes, f"{clients:,} clients x {model.size:,} numbers"
+    if device.type != "cpu":
+        needed, updates = needed + updates, 0
+    _refuse(needed, free, "at least", about)
+    if updates > (room := shutil.disk_usage(tempfile.gettempdir()).free):
+        raise ForecastError(
+            f"The updates of a round take {size(updates)} ({about}): {size(free)} of memory are free, and {size(room)} on the disk of "
+            f"{tempfile.gettempdir()}. Let fewer clients train in a round (--participation), choose a smaller network (--network), "
+            "or set TMPDIR to a directory on a larger disk."
+        )
+    if updates:
+        log.warning(on_disk, size(updates), tempfile.gettempdir(), size(free))
+    return updates
 
 
 def check_disk(now: Progression, directory: Path) -> None:
@@ -207,7 +224,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     now, total = fed.progress, fed.progress.t + rounds
     N, M, device = len(trial.data), cohort_size(len(trial.data), trial.settings.participation), now.vector.device
     held, free = memory.taken(device), memory.free(device)
-    check_memory(trial.model, M, trial.method.private(trial.model) is not None, device)
+    updates = check_memory(trial.model, M, trial.method.private(trial.model) is not None, device)
     memory.watch(device)
     alone = tested = 0.0
     if fed.collaborative and fed.alone is None:
@@ -221,7 +238,9 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
         record = {**record, **scores, "seconds": 0.1234}
     tensors: list[Tensor | rows.Rows] = [*after.tensors().values()]
     state, absent = _bytes(tensors), sum(x.default.nbytes * len(x) for x in tensors if isinstance(x, rows.Rows))
-    disk, needed = absent, int(memory.most_taken(device))
+    disk, needed = absent + updates, int(memory.most_taken(device))
+    if updates:  # as much of their file as the system keeps in memory is no need of the process
+        needed = max(needed - updates, int(memory.taken(device)))
     if directory is not None:
         disk += (1 + keep) * (state + absent) + rounds * len(line(record, "").encode())  # checkpoints, records
         needed = max(needed, int(memory.taken(device)) + 2 * state)  # a checkpoint is made in memory, then written

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.core import draws, wire
+from equipoise.core import client_rows, draws, wire
 from equipoise.core.maths import put
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
@@ -377,8 +377,10 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     losses = taken.losses
     training_losses = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
-    trained = taken.trained if len(rows) == len(ids) else taken.trained[at]
-    return _Answers(at, trained, reports, states, training_losses, past, bad)
+    for k, row in enumerate(sorted(rows)):  # without a second matrix
+        if k != row:
+            taken.trained[k] = taken.trained[row]
+    return _Answers(at, taken.trained[: len(rows)], reports, states, training_losses, past, bad)
 
 
 @dataclass(frozen=True)
@@ -400,7 +402,7 @@ class _Taken:
 
 def _take(now: Progression, ids: Sequence[int], answers: Iterator[Answer]) -> _Taken:
     """All answers, with those that have the shape of the model in one matrix."""
-    trained = torch.empty(len(ids), len(now.vector), dtype=now.vector.dtype, device=now.vector.device)
+    trained = client_rows.matrix(len(ids), now.vector)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
     fitting: list[Answer] = []
     finite: list[Tensor] = []
