@@ -374,7 +374,8 @@ Made by `{command}`; do not edit.
 
 FedAvg; one local epoch of SGD with momentum and weight decay; float32 tensors in memory; no evaluation. Every system runs
 in processes of its own, and its first round is left out. Threads inside operations: {threads}; the careful loop, pfl-research in processes,
-FLGo in threads and Flower, and Equipoise in processes by `torchrun` (the engine `distributed`), train as many clients at a time, each with one thread. The careful loop is the plain one with what helps by hand: threads,
+FLGo in threads, Flower, and Equipoise in processes (`torchrun`, the engine `distributed`) train as many clients at a time, each with one
+thread. The careful loop is the plain one with what helps by hand: threads,
 fused steps, images with their channels innermost, freed memory kept. **loop, s**: median seconds of a round of a plain sequential
 PyTorch loop. **systems**: seconds of a round over
 those of the loop in the same alternation, median and range of {alternations} alternations (one, for what needs more than
