@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise.system.errors import CLAIMED, RunError
-from equipoise.system.files import PART, open_new, open_regular, read_regular, require_own
+from equipoise.system.files import PART, open_regular, read_regular, require_own, write_new
 
 CLAIM: Final = ".claim"  # the file, in the folder that is claimed
 BEAT: Final = 15.0  # seconds between touches
@@ -52,16 +52,16 @@ class Claim:
 
     Parameters
     ----------
-    machine : see :func:`machine`; empty if the claim cannot be read.
+    machine : see :func:`machine`; empty, as all else, if the claim cannot be read.
     process : number of the process.
     started : when the process started, if its machine states that.
     token : different for each claim.
     """
 
-    machine: str
-    process: int
-    started: str
-    token: str
+    machine: str = ""
+    process: int = 0
+    started: str = ""
+    token: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Claim | None:
@@ -69,15 +69,13 @@ class Claim:
         try:
             content: dict[str, Any] = json.loads(read_regular(path, most=SMALL))
             return cls(str(content["machine"]), int(content["process"]), str(content["started"]), str(content["token"]))
-        except FileNotFoundError:
-            return cls("", 0, "", "") if path.is_symlink() else None
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # damaged, or not written yet
-            return cls("", 0, "", "")
+        except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            missing = isinstance(error, FileNotFoundError) and not path.is_symlink()
+            return None if missing else cls()  # damaged, or not written yet
 
     def __str__(self) -> str:
-        host = self.machine.partition(" ")[0]
         number = str(self.process or "unknown")
-        return number if self.machine in ("", machine()) else f"{number} on {host}"
+        return number if self.machine in ("", machine()) else f"{number} on {self.machine.partition(' ')[0]}"
 
     def abandoned(self, age: Callable[[], float]) -> bool:
         """Whether its process on this machine has ended, or it was not touched for long."""
@@ -92,10 +90,7 @@ def _age(path: Path) -> float:
     try:
         with open_regular(path) as file:  # opening asks the server, a mere look may be answered from a cache
             touched = os.fstat(file.fileno()).st_mtime
-        with open_new(probe) as file:
-            file.write(b"\n")
-            file.flush()
-            return os.fstat(file.fileno()).st_mtime - touched
+        return write_new(probe, b"\n") - touched
     except (OSError, RunError):
         return 0.0
     finally:
@@ -105,14 +100,11 @@ def _age(path: Path) -> float:
 
 def owner(path: Path) -> Claim | None:
     """The claim in a file, if its process may still be working, by the clock of this machine; nothing is changed."""
-
-    def age() -> float:
-        with contextlib.suppress(OSError):
-            return time.time() - path.stat().st_mtime
-        return 0.0
-
     claim = Claim.read(path)
-    return None if claim is None or claim.abandoned(age) else claim
+    with contextlib.suppress(OSError):
+        if claim is not None and claim.abandoned(lambda: time.time() - path.stat().st_mtime):
+            return None
+    return claim
 
 
 class Held:
@@ -176,48 +168,37 @@ def take(path: Path) -> Held:
     while True:
         part = path.with_name(f".{path.name}.{claim.token}{PART}")
         try:  # a kill at any moment leaves no claim, or a whole one
-            _write(part, content)
+            write_new(part, content)
             try:
                 os.link(part, path)
             except FileExistsError:
                 raise
             except OSError:  # a file system without hard links
-                _write(path, content)
+                write_new(path, content)
             return Held(path, claim)
         except FileExistsError:
-            pass
+            other = Claim.read(path)
         finally:
             part.unlink(missing_ok=True)
-        other = Claim.read(path)
-        if other is None:
-            continue
-        if not other.abandoned(partial(_age, path)):
-            raise BlockingIOError(str(other))
-        _remove(path, other)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open_new(path) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        if other is not None:
+            if not other.abandoned(partial(_age, path)):
+                raise BlockingIOError(str(other))
+            _remove(path, other)
 
 
 def _remove(path: Path, abandoned: Claim) -> None:
     """Remove an abandoned claim, and no other: a process that was faster may have put its own there."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.old")
-    try:
+    with contextlib.suppress(FileNotFoundError):
         path.rename(aside)
-    except FileNotFoundError:
-        return
-    if Claim.read(aside) != abandoned:
-        with contextlib.suppress(OSError):  # where the next one has claimed it already, its owner will notice
-            os.link(aside, path)
-    aside.unlink(missing_ok=True)
+        if Claim.read(aside) != abandoned:
+            with contextlib.suppress(OSError):  # where the next one has claimed it already, its owner will notice
+                os.link(aside, path)
+        aside.unlink()
 
 
 @contextlib.contextmanager
-def claimed(directory: Path, *holds: str, wait: str = "Wait until it ends") -> Iterator[Held]:
+def claimed(directory: Path, *holds: str, wait: str = "Wait until it ends") -> Iterator[None]:
     """Hold the claim of a directory, which is made if it is missing, while the block runs.
 
     ``holds`` is what the directory must hold, see :func:`equipoise.system.files.require_own`; ``wait`` what a user can do while another process has
@@ -235,6 +216,6 @@ def claimed(directory: Path, *holds: str, wait: str = "Wait until it ends") -> I
     except BlockingIOError as error:
         raise RunError(f"Process {error} is at {directory} already. {wait}, or stop it first.", CLAIMED) from None
     try:
-        yield held
+        yield
     finally:
         held.release()

@@ -51,11 +51,8 @@ def write_atomically(
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
     try:
-        with open_new(temporary, PRIVATE if private else 0o666) as file:
-            content = content.encode() if isinstance(content, str) else content
-            file.writelines([content] if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
+        content = content.encode() if isinstance(content, str) else content
+        write_new(temporary, content, PRIVATE if private else 0o666)
         temporary.replace(path)
         if private and lasting and os.name == "posix":
             os.fsync(folder := os.open(path.parent, os.O_RDONLY))
@@ -63,6 +60,20 @@ def write_atomically(
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def write_new(path: Path, content: bytes | Iterable[bytes | memoryview], mode: int = 0o666) -> float:
+    """Write a file that does not exist yet, see :func:`open_new`; the time of that on the clock of its file system.
+
+    Raises
+    ------
+    FileExistsError : it exists.
+    """
+    with open_new(path, mode) as file:
+        file.writelines([content] if isinstance(content, bytes) else content)
+        file.flush()
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_mtime
 
 
 def real_path(path: Path, folder: Path) -> Path:

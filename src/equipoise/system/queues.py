@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -35,33 +36,20 @@ from equipoise.system.workers import line_of, python
 log = logging.getLogger(__name__)
 
 SLURM, RAY, DASK = "slurm", "ray", "dask://"
-WAITING: Final = "PD"  # state of a task that has not begun
-RUNNING: Final = ""
-UNKNOWN: Final = "None"  # why a task waits that the scheduler has not looked at
+RUNNING: Final = ""  # instead of why a task waits
 LOOK: Final = 2.0  # seconds between looks at the queue
 ABSENCE: Final = 3  # looks in which a call is neither in the queue nor answered, before it is lost
 WAIT: Final = 20  # seconds for a scheduler to answer
 TRIES: Final = 3  # submissions of a call that ends without an answer and without progress
 JOB: Final = ".job"  # in the folder of a call: its task in the queue, and where its answer will be
+Answer = tuple[int, str, str]  # the status of a call, and the kind and text of its error
 LARGE: Final = 1 << 20  # bytes of an answer at most
 UNREADABLE: Final = (OSError, ValueError, TypeError, OverflowError, RuntimeError)  # of what others may have left
 SILENCE: Final = 300  # seconds after which a queue that does not answer is an error
 ARRAY: Final = 1000  # tasks of an array at most, as Slurm allows if its settings state nothing else
-OURS: Final = {
-    "--array",
-    "-a",
-    "--clusters",
-    "-M",
-    "--cluster",
-    "--job-name",
-    "-J",
-    "--no-requeue",
-    "--output",
-    "-o",
-    "--parsable",
-    "--signal",
-    "--wrap",
-}  # options of sbatch by which tasks are followed
+OURS: Final = {  # options of sbatch by which tasks are followed
+    "--array", "-a", "--clusters", "-M", "--cluster", "--job-name", "-J", "--no-requeue", "--output", "-o", "--parsable", "--signal", "--wrap",
+}  # fmt: skip
 MARGIN: Final = 30  # seconds before its time limit at which a task is put back into the queue
 TASK: Final = """
 answer={folder}/$SLURM_ARRAY_TASK_ID.answer
@@ -103,21 +91,14 @@ class Launch:
     def __post_init__(self) -> None:
         check_fields(self)
         given = [word.partition("=")[0] for word in shlex.split(self.extra)]
-        taken = [name for name in given if name in OURS or name[:2] in OURS]
-        if taken:
+        if taken := [name for name in given if name in OURS or name[:2] in OURS]:
             raise ValueError(f"on: extra has {taken[0]}, by which Equipoise follows the tasks. Leave it out.")
 
     def options(self, tasks: int) -> list[str]:
         """Options of sbatch for an array of so many tasks."""
-        named = {
-            "partition": self.partition,
-            "account": self.account,
-            "time": self.time,
-            "mem": self.memory,
-            "gres": f"gpu:{self.gpus}" * (self.gpus > 0),
-            "cpus-per-task": str(self.cpus),
-            "array": f"0-{tasks - 1}" + f"%{self.width}" * (self.width > 0),
-        }
+        named = {name: getattr(self, name) for name in ("partition", "account", "time")}
+        named |= {"mem": self.memory, "gres": f"gpu:{self.gpus}" * (self.gpus > 0), "cpus-per-task": self.cpus}
+        named["array"] = f"0-{tasks - 1}" + f"%{self.width}" * (self.width > 0)
         return [*(f"--{name}={value}" for name, value in named.items() if value), *shlex.split(self.extra)]
 
 
@@ -163,7 +144,7 @@ class Call:
     reached: int = -1
 
     @property
-    def result(self) -> tuple[int, str, str] | None:
+    def result(self) -> Answer | None:
         """Status, kind and text of the answer; None if there is none yet."""
         with contextlib.suppress(*UNREADABLE):
             status, kind, text = json.loads(read_regular(self.answer, most=LARGE))
@@ -174,15 +155,17 @@ class Call:
 class Queue(Executor):
     """Calls functions of modules elsewhere, and follows the calls in a thread; what they return is not fetched.
 
-    ``pause`` is the time between looks, in seconds; ``left`` the sentence about calls that are not followed to their end.
+    ``pause`` is the time between looks, in seconds; ``left`` the sentence about calls that are not followed to their end. ``begin`` returns what is
+    followed of a call, and ``look`` reads the answers that have come.
     """
 
     pause: float
     left: str
+    begin: Callable[[str, Sequence[Any]], Any]
+    look: Callable[[Mapping[Future[Any], Any]], None]
 
     def __init__(self) -> None:
-        self.calls: dict[Future[Any], Any] = {}
-        self.lock, self.ended = threading.Lock(), threading.Event()
+        self.calls, self.lock, self.ended = dict[Future[Any], Any](), threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._follow, daemon=True)
         self.thread.start()
 
@@ -200,14 +183,6 @@ class Queue(Executor):
         self.thread.join()
         if n := sum(not future.done() for future in self.calls):
             log.warning(self.left, plural(n, "run"))
-
-    def begin(self, line: str, arguments: Sequence[Any]) -> Any:
-        """What is followed of a call."""
-        raise NotImplementedError
-
-    def look(self, calls: Mapping[Future[Any], Any]) -> None:
-        """Read the answers that have come."""
-        raise NotImplementedError
 
     def _follow(self) -> None:
         """Look at calls until the executor ends."""
@@ -245,8 +220,7 @@ class Slurm(Queue):
             raise RunError(
                 f"{folder} is a link, or of another user, who could change what tasks write. Choose another --runs."
             )
-        self.folder, self.launch, self.progress = folder.resolve(), launch, progress
-        self.reasons: frozenset[str] = frozenset()
+        self.folder, self.launch, self.progress, self.reasons = folder.resolve(), launch, progress, frozenset[str]()
         super().__init__()
 
     def begin(self, line: str, arguments: Sequence[Any]) -> Call:
@@ -262,42 +236,32 @@ class Slurm(Queue):
         """Read answers, and submit calls that have no task. An error of some is none of the others."""
         if (queue := listed(self.ended)) is None:
             return
-        self._say_reasons([queue[call.task] for call in calls.values() if call.task in queue])
-        new = []
-        for future, call in calls.items():
-            with failing([future]):
-                if self._due(future, call, queue):
-                    new.append(future)
+        reasons = [queue[call.task] for call in calls.values() if call.task in queue]
+        before, self.reasons = self.reasons, frozenset(reasons)
+        if self.reasons and RUNNING not in self.reasons and self.reasons != before:
+            log.info("%s in the queue: %s", plural(len(reasons), "run"), ", ".join(sorted(self.reasons)))
+        new = [future for future, call in calls.items() if self._due(future, call, queue)]
         for k in range(0, len(new), ARRAY):
             with failing(new[k : k + ARRAY]):
                 self._submit([calls[future] for future in new[k : k + ARRAY]])
 
-    def _say_reasons(self, reasons: Sequence[str]) -> None:
-        """Say why tasks wait, if none of them runs, and if that is new."""
-        new = frozenset(reasons)
-        if new and RUNNING not in new and new != self.reasons:
-            log.info("%s in the queue: %s", plural(len(reasons), "run"), ", ".join(sorted(new)))
-        self.reasons = new
-
     def _due(self, future: Future[Any], call: Call, queue: Container[str]) -> bool:
-        """Whether a call is to be submitted; its answer is read if it has come."""
-        if call.task in queue:
-            call.absent, call.tries = 0, max(call.tries, 1)
-            return False
-        if call.tries and (result := call.result) is not None and result[1] != CLAIMED:
-            (call.folder / JOB).unlink(missing_ok=True)
-            settle(future, *result)
-            return False
-        call.absent += 1
-        if call.tries and call.absent < ABSENCE:  # files of other machines appear late
-            return False
-        reached = self.progress(call.folder)
-        call.tries = 1 if reached > call.reached else call.tries + 1
-        call.reached = reached
-        if call.tries > TRIES:
-            log_file = call.answer.with_suffix(".log")
-            raise RunError(f"The queue ended it {TRIES} times without progress. Its log: {log_file}")
-        return True
+        """Whether a call is to be submitted; its answer is read if it has come, and an error is its own."""
+        with failing([future]):
+            call.absent += 1
+            if call.task in queue:
+                call.absent, call.tries = 0, max(call.tries, 1)
+            elif call.tries and (result := call.result) is not None and result[1] != CLAIMED:
+                (call.folder / JOB).unlink(missing_ok=True)
+                settle(future, *result)
+            elif not call.tries or call.absent >= ABSENCE:  # files of other machines appear late
+                reached = self.progress(call.folder)
+                call.tries, call.reached = 1 if reached > call.reached else call.tries + 1, reached
+                if call.tries <= TRIES:
+                    return True
+                log_file = call.answer.with_suffix(".log")
+                raise RunError(f"The queue ended it {TRIES} times without progress. Its log: {log_file}")
+        return False
 
     def _submit(self, calls: Sequence[Call]) -> None:
         folder = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -337,9 +301,7 @@ class Others(Queue):
 
     pause, left = 0.1, "Left unfinished: %s. The same command continues after their last complete round."
 
-    def __init__(
-        self, executor: Any, answered: Callable[[str, str], tuple[int, str, str]], *, own: bool = False
-    ) -> None:
+    def __init__(self, executor: Any, answered: Callable[[str, str], Answer], *, own: bool = False) -> None:
         self.executor, self.answered, self.own = executor, answered, own
         super().__init__()
 
@@ -357,18 +319,16 @@ class Others(Queue):
         """Read the answers that have come."""
         for future, call in calls.items():
             with failing([future]):
-                if call["job"].done():
-                    self._answer(future, call)
-
-    def _answer(self, future: Future[Any], call: dict[str, Any]) -> None:
-        try:
-            settle(future, *call["job"].result())
-        except Exception as error:  # of their library: a lost worker, a lost connection
-            text = f"{type(error).__name__}: {str(error).strip() or 'a worker was lost'}"
-            if call["tries"] == TRIES:
-                raise RunError(text) from None
-            log.warning("A run is submitted again: %s", text)
-            call["job"], call["tries"] = self._job(call["line"]), call["tries"] + 1
+                if not call["job"].done():
+                    continue
+                try:
+                    settle(future, *call["job"].result())
+                except Exception as error:  # of their library: a lost worker, a lost connection
+                    text = f"{type(error).__name__}: {str(error).strip() or 'a worker was lost'}"
+                    if call["tries"] == TRIES:
+                        raise RunError(text) from None
+                    log.warning("A run is submitted again: %s", text)
+                    call["job"], call["tries"] = self._job(call["line"]), call["tries"] + 1
 
     def _job(self, line: str) -> Any:
         return self.executor.submit(self.answered, line, secrets.token_hex(8))
@@ -387,7 +347,7 @@ class Ray:
     """
 
     def __init__(self, cpus: int, gpus: int) -> None:
-        self.ray = ray = _package("ray", "ray")
+        self.ray = ray = _package("ray")
         try:
             ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
         except ConnectionError as error:
@@ -398,10 +358,9 @@ class Ray:
         self.errors.__enter__()
         self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call a function on one of the workers."""
-        future: Future[Any] = self.remote(function).remote(*arguments).future()
-        return future
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
+        """Call a function on one of the workers; a future."""
+        return self.remote(function).remote(*arguments).future()
 
     def shutdown(self, *, wait: bool = True) -> None:
         """Leave the cluster."""
@@ -409,27 +368,25 @@ class Ray:
         self.errors.__exit__(None, None, None)
 
 
-def dask(address: str) -> Executor:
-    """The workers of a Dask cluster at ``dask://HOST:PORT``.
+def dask(address: str) -> Any:
+    """The workers of a Dask cluster at ``dask://HOST:PORT``, as an executor.
 
     Raises
     ------
     RunError : Dask is not installed, or its scheduler does not answer.
     """
-    distributed = _package("distributed", "distributed")
     try:
-        client = distributed.Client(f"tcp://{address.removeprefix(DASK)}", timeout=WAIT)
+        client = _package("distributed").Client(f"tcp://{address.removeprefix(DASK)}", timeout=WAIT)
     except OSError as error:
         raise RunError(f"No Dask scheduler answers at {address}: {error}.") from None
-    executor: Executor = client.get_executor(pure=False, retries=0)
-    return executor
+    return client.get_executor(pure=False, retries=0)
 
 
-def _package(name: str, pip: str) -> Any:
+def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise RunError(f"{name} is not installed here: pip install {pip}") from None
+        raise RunError(f"{name} is not installed here: pip install {name}") from None
 
 
 def settle(future: Future[Any], status: int, kind: str, text: str) -> None:
@@ -453,15 +410,10 @@ def failing(futures: Sequence[Future[Any]]) -> Iterator[None]:
 
 def asked(*command: str, text: str = "") -> tuple[int, str, str]:
     """Status, output and errors of a command of the cluster; Ctrl-C ends no submission half-way."""
+    apart = command[0] == "sbatch"
     try:
         done = subprocess.run(
-            command,
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-            start_new_session=command[0] == "sbatch",
-            timeout=3 * WAIT,
+            command, input=text, capture_output=True, text=True, start_new_session=apart, timeout=3 * WAIT
         )
     except subprocess.TimeoutExpired as error:
         return 1, "", str(error)
@@ -479,15 +431,13 @@ def listed(ended: threading.Event) -> dict[str, str] | None:
     while True:
         status, out, error = asked("squeue", "--me", "--noheader", "--array", "--format=%F_%K %t %r")
         if not status:
-            tasks = (line.partition(" ") for line in out.splitlines() if line.strip())
-            states = {task: rest.partition(" ") for task, _, rest in tasks}
-            return {
-                task: reason if state == WAITING and reason != UNKNOWN else RUNNING
-                for task, (state, _, reason) in states.items()
-            }
+            break
         if ended.wait(LOOK):
             return None
         if time.monotonic() > deadline:
             raise RunError(
                 f"squeue does not answer: {error.strip()}. The runs continue; the same command follows them."
             )
+    tasks = re.findall(r"^(\S+) (\S+) (.*)$", out, re.MULTILINE)
+    # PD: it has not begun; None: the scheduler has not looked at it
+    return {task: reason if state == "PD" and reason != "None" else RUNNING for task, state, reason in tasks}
