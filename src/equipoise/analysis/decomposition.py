@@ -68,8 +68,7 @@ def trace(
         )
     trial = begun(fed, rounds)
     tried = [(short(text), _with(trial, parse(text))) for text in others]
-    own = short(str(trial.method))
-    rows = []
+    own, rows = short(str(trial.method)), list[Row]()
     for t in range(rounds):
         if _due(t, every, rounds):
             for name, other in tried:

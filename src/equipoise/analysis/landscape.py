@@ -142,8 +142,7 @@ def landscape(
     for path in paths:
         fed, vector = trained(path)
         names, group = _agree(path, fed, names, group)
-        data = fed.tests.sets[group]
-        P = fed.model.n_params
+        data, P = fed.tests.sets[group], fed.model.n_params
         directions = [filter_normalised(raw, vector[:P], fed.model.shapes) for raw in _drawn(draws, P, seed, vector)]
 
         def loss(step: Tensor, fed: Federation = fed, vector: Tensor = vector, data: Samples = data) -> float:

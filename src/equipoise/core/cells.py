@@ -116,15 +116,13 @@ def cell_of(message: State, y: Tensor, s: Tensor) -> Tensor:
 def group_of(message: State, s: Tensor) -> Tensor:
     """The group of each sample [..., B], of its codes ``s`` [..., B, K]; A if it is unknown."""
     factor, values = (message[key].unsqueeze(-2) for key in ("factor", "values"))  # [..., 1, K]
-    codes = s.where((s >= 0) & (s < values), UNKNOWN)
-    return (codes * factor).sum(-1).clamp(max=message["w"].shape[-1])
+    return (s.where((s >= 0) & (s < values), UNKNOWN) * factor).sum(-1).clamp(max=message["w"].shape[-1])
 
 
 def cell_entries(table: Tensor, cell: Tensor, outside: float) -> Tensor:
     """The entry of a ``table`` [..., R, A] for each sample's ``cell`` [..., B]; ``outside`` for one in no cell."""
     flat = table.flatten(-2)
-    padded = torch.cat([flat, flat.new_full((*flat.shape[:-1], 1), outside)], -1)
-    return torch.take_along_dim(padded, cell, -1)
+    return torch.take_along_dim(torch.cat([flat, flat.new_full((*flat.shape[:-1], 1), outside)], -1), cell, -1)
 
 
 def loss(self: object, out: Out, visit: Visit) -> Tensor:
@@ -135,8 +133,7 @@ def loss(self: object, out: Out, visit: Visit) -> Tensor:
 def weighted(out: Out, visit: Visit, w: Tensor) -> Tensor:
     """The mean of ``(w - 1) l`` [...] over a batch, for weights ``w`` [..., R, A]: what is added to the mean loss."""
     cell = cell_of(visit.message, out.y, sensitive(out.s))
-    weight = cell_entries(w.to(out.logits.dtype), cell, 1.0)
-    return out.mean((weight - 1) * out.losses)
+    return out.mean((cell_entries(w.to(out.logits.dtype), cell, 1.0) - 1) * out.losses)
 
 
 def own_counts(visit: Visit) -> Tensor:

@@ -152,8 +152,7 @@ class Rows:
 
     def __init__(self, default: Tensor, n: int) -> None:
         self.default = default.detach().clone()
-        self._n = n
-        self._file = _File(default.nbytes)
+        self._n, self._file = n, _File(default.nbytes)
         self.slots: Mapping[int, Slot] = {}  # of the rows that were written
 
     def __len__(self) -> int:
@@ -226,8 +225,7 @@ class Rows:
                 f"Rows take values of shape {list(expected)} of {self.dtype} along dimension 0; "
                 f"found {list(values.shape)} of {values.dtype} along {dim}."
             )
-        values = values.detach().cpu().contiguous()
-        blank = _bytes(self.default.cpu())
+        values, blank = values.detach().cpu().contiguous(), _bytes(self.default.cpu())
         some = [k for k, m in enumerate(names) if m in self.slots or not torch.equal(_bytes(values[k]), blank)]
         written = self._file.write(values if len(some) == len(names) else values[some])
         changed = {names[k]: slot for k, slot in zip(some, written, strict=True)}

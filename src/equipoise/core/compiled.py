@@ -53,11 +53,9 @@ def agreements(
         n, least = rounds[m], need[m]
         for start in range(first, last, WIDTH):
             width = min(WIDTH, last - start)
-            u, old, new = (
-                updates[m, start : start + width],
-                before[m, start : start + width],
-                after[m, start : start + width],
-            )
+            u = updates[m, start : start + width]
+            old = before[m, start : start + width]
+            new = after[m, start : start + width]
             for j in range(width):
                 up = u[j] > 0 if above else u[j] >= 0
                 new[j] = old[j] + up

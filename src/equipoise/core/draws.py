@@ -175,9 +175,8 @@ class Schedule:
         step = torch.arange(steps) % (~empty).sum(-1, keepdim=True).clamp(min=1)
         taken = batches.gather(-1, step)  # [..., steps]
         on = taken.to(self.index.device)
-        index = self.index.take_along_dim(on[..., None], -2)
         shift = None if self.shift is None else self.shift.take_along_dim(on[..., None, None], -3)
-        return Schedule(index, shift, counted=self.counts.gather(-1, taken))
+        return Schedule(self.index.take_along_dim(on[..., None], -2), shift, counted=self.counts.gather(-1, taken))
 
 
 def chances(transform: object) -> tuple[int, ...]:

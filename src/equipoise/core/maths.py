@@ -183,15 +183,12 @@ def over_columns(work: Callable[[list[slice]], Result], matrix: Tensor) -> list[
         return [work(blocks(M, P, ON_DEVICE))]
     parts = blocks(M, P)
     n = max(SHORTEST, -(-len(parts) // RUNS))
-    runs = [parts[k : k + n] for k in range(0, len(parts), n)]
-    return threads.run_in_order(runs, lambda: work, threads.allowed())
+    return threads.run_in_order([parts[k : k + n] for k in range(0, len(parts), n)], lambda: work, threads.allowed())
 
 
 def packed(x: Tensor) -> Tensor:
     """Bytes ``x`` [M, n] of 0 or 1 as bits [M, ceil(n / 8)], the first column lowest."""
-    if x.device.type == "cpu":
-        return torch.from_numpy(np.packbits(x.numpy(), axis=1, bitorder="little"))
-    return _packed(x)
+    return torch.from_numpy(np.packbits(x.numpy(), axis=1, bitorder="little")) if x.device.type == "cpu" else _packed(x)
 
 
 def unpacked(x: Tensor) -> Tensor:
@@ -209,8 +206,7 @@ def _packed(x: Tensor) -> Tensor:
 
 def _unpacked(x: Tensor) -> Tensor:
     """The same on any device."""
-    eight = x[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=x.device)
-    return eight.bitwise_and_(1).flatten(1)
+    return (x[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=x.device)).bitwise_and_(1).flatten(1)
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,7 @@ class Model:
         parameters = {n: p for n, p in self.net.named_parameters() if p.requires_grad}
         buffers = {n: b for n, b in self.net.named_buffers() if b.is_floating_point()}
         dtype = _dtype(parameters, buffers)
-        self.most = round(2 / torch.finfo(dtype).eps)
-        self.whole = self.observed.whole
+        self.most, self.whole = round(2 / torch.finfo(dtype).eps), self.observed.whole
         every = dict(self.net.named_buffers())
         counts = {n: every[n] for n in self.whole}
         self._check_whole(counts, dtype)
@@ -101,8 +100,7 @@ class Model:
         self.batch_norm = len(norms) > len(self.frozen_norms)
         self.mixes = self.batch_norm or self.observed.mixes
         self.convolutional = bool(self._modules_of(nn.modules.conv._ConvNd))
-        self.channels_last = False
-        self.bf16 = False
+        self.channels_last = self.bf16 = False
 
     def _lay_out(
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], counts: Mapping[str, Tensor]
@@ -112,10 +110,9 @@ class Model:
         self.n_whole = sum(n for *_, n in self.counts)
         buffers = {**buffers, **counts}
         self.names, self.buffer_names = tuple(parameters), tuple(buffers)
-        self.shapes = tuple(p.shape for p in parameters.values())
-        self.buffer_shapes = tuple(b.shape for b in buffers.values())
-        self.layout = tuple(p.numel() for p in parameters.values())
-        self.buffer_layout = tuple(b.numel() for b in buffers.values())
+        parts = parameters.values(), buffers.values()
+        self.shapes, self.buffer_shapes = (tuple(t.shape for t in part) for part in parts)
+        self.layout, self.buffer_layout = (tuple(t.numel() for t in part) for part in parts)
         self.n_params = sum(self.layout)
 
     def _modules_of(self, *kinds: type[nn.Module]) -> dict[str, Any]:
@@ -334,8 +331,7 @@ class Bound:
     """The network at one vector: its tensors are views of the vector, so nothing is copied."""
 
     def __init__(self, model: Model) -> None:
-        self.model = model
-        self.training = _View(model)
+        self.model, self.training = model, _View(model)
         self.flat = torch.zeros_like(model.initial[: model.n_params])
 
     @cached_property
@@ -394,8 +390,7 @@ class _View:
     """A copy of the network whose tensors can be pointed at any vector."""
 
     def __init__(self, model: Model) -> None:
-        self.model = model
-        self.net = copied(model.net)
+        self.model, self.net = model, copied(model.net)
         model.train(self.net, True)
         self.features = _Features(self.net, model.head_name)
         every = tensors(self.net)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -107,12 +108,10 @@ def _seen(net: nn.Module, x: Inputs, other: Inputs, train: bool, task: Task) -> 
     after = {n: b.detach().clone() for n, b in copy.named_buffers() if b.is_floating_point()}
     present = dict(copy.named_buffers(remove_duplicate=False))
     replaced = tuple(n for n, b in buffers.items() if present.get(n) is not b)
-    if not faults:
-        faults = _remembered(net, copy, x, other, logits, attributes, train)
-    if faults:
+    if faults := faults or _remembered(net, copy, x, other, logits, attributes, train):
         places = some([str(fault.place) for fault in faults])
         raise NetworkError(_refusal(net, x, faults, train), harmless=f"what it keeps: {places}")
-    caches = frozenset((place.module, place.name) for place in attributes)
+    caches = frozenset(map(attrgetter("module", "name"), attributes))
     return _Seen(logits, calls, after, random, tuple(whole), replaced, caches)
 
 
@@ -348,15 +347,11 @@ def _classifier(
     last = next((n for n in linear if calls[n] is logits), None)
     if last is not None:
         return last, ()
-    if linear and _serves(net, linear[-1], x, other, calls, logits):
+    after = _after(net, linear[-1], x, other, calls[linear[-1]]) if linear else None
+    # the output of the layer called last, or scores of the classes that are made of it, are the logits
+    if after is not None and (not after or calls[linear[-1]].shape == logits.shape):
         return linear[-1], ()
     return None, _candidates(net, trained, x, other, calls)
-
-
-def _serves(net: nn.Module, name: str, x: Inputs, other: Inputs, calls: Mapping[str, Any], logits: Tensor) -> bool:
-    """Whether the linear layer called last is the classifier: its output, or scores of the classes that are made of it, are the logits."""
-    after = _after(net, name, x, other, calls[name])
-    return after is not None and (not after or calls[name].shape == logits.shape)
 
 
 def _candidates(

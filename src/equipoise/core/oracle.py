@@ -35,11 +35,8 @@ class Oracle:
     """
 
     def __init__(self, evaluator: Evaluator, source: Source, solver: Solver, schedule: Schedule, n_params: int) -> None:
-        self.evaluator = evaluator
-        self.source = source
-        self.solver = solver
-        self.schedule = schedule
-        self.n_params = n_params
+        self.evaluator, self.source, self.n_params = evaluator, source, n_params
+        self.solver, self.schedule = solver, schedule
         self._once: dict[object, Tensor] = {}
         self._moments: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
 

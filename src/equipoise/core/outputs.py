@@ -65,8 +65,7 @@ class Outputs:
         """The same with the decisions between two classes by the probability of the ``positive`` one, and by attributes of these names."""
         by = [*attributes].index(decision.attribute) if decision.attribute else None
         scores, codes = self.given[0][:, positive], None if by is None else self.codes(by).cpu().numpy()
-        taken = torch.from_numpy(decision(scores, codes)).to(self.y.device)
-        classes = torch.where(taken, positive, 1 - positive)
+        classes = torch.where(torch.from_numpy(decision(scores, codes)).to(self.y.device), positive, 1 - positive)
         return replace(self, predicted=classes.where(self.predicted >= 0, self.predicted))
 
     @cached_property

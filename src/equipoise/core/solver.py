@@ -74,9 +74,7 @@ def _each(lr: RateLike, parts: Parts) -> list[Any]:
     """The rate of every part: a number, or a vector [p] if it holds tensors with several rates."""
     if not isinstance(lr, LayerRates):
         return [lr] * len(parts)
-    if len(parts) == len(lr.rates):
-        return list(lr.rates)
-    return [_vector(lr, parts[0].dtype, parts[0].device)]
+    return list(lr.rates) if len(parts) == len(lr.rates) else [_vector(lr, parts[0].dtype, parts[0].device)]
 
 
 @lru_cache(4)

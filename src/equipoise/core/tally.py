@@ -112,9 +112,8 @@ class ClassTally(Tally):
         def counts(classes: Tensor, which: Tensor) -> Tensor:
             return zeros.scatter_add(-1, classes, which.long())
 
-        right = counts(y, present & (predicted == y))
         chosen = counts(predicted.clamp(min=0), present & (predicted >= 0))
-        return cls(present.sum(-1), loss, right, counts(y, present), chosen)
+        return cls(present.sum(-1), loss, counts(y, present & (predicted == y)), counts(y, present), chosen)
 
     def vector(self, *, classes: bool = False) -> Tensor:
         """As :meth:`Tally.vector`: n, loss, and by class right, true and chosen."""
@@ -136,8 +135,7 @@ class ClassTally(Tally):
         """As :meth:`Tally.sums_by_value`, by class."""
 
         def counts(classes: Array, which: Array) -> list[list[int]]:
-            cell = value[which] * width + classes[which]
-            return np.bincount(cell, minlength=V * width).reshape(V, width).tolist()
+            return np.bincount(value[which] * width + classes[which], minlength=V * width).reshape(V, width).tolist()
 
         true, chosen = counts(y, y >= 0), counts(predicted, predicted >= 0)
         sums: Sums = {"right": counts(y, predicted == y), "true": true, "chosen": chosen}
@@ -238,8 +236,7 @@ class NumberTally(Tally):
 
     def _union(self, parts: Sequence[Self]) -> Self:
         whole = super()._union(parts)
-        n = whole.n.clamp(min=1)
-        mean = self.mean + _total([part.n * (part.mean - self.mean) for part in parts]) / n
+        mean = self.mean + _total([part.n * (part.mean - self.mean) for part in parts]) / whole.n.clamp(min=1)
         between = _total([part.n * (part.mean - mean).square() for part in parts])  # Chan, Golub, LeVeque 1979
         return replace(whole, mean=mean, spread=whole.spread + between)
 

@@ -243,8 +243,7 @@ class Regression(Task):
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [..., B]."""
         centre, scale = self._unit()
-        targets = ((y - centre) / scale).to(outputs.dtype)
-        return LOSSES[self.loss](outputs.squeeze(-1), targets, reduction="none")
+        return LOSSES[self.loss](outputs.squeeze(-1), ((y - centre) / scale).to(outputs.dtype), reduction="none")
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """The predicted number of each sample [..., B], in the unit of the targets, float64."""
@@ -313,9 +312,7 @@ class Out:
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one number per sample [..., B] over the batch, without padding: [...]."""
-        if self.ok is None:
-            return values.mean(-1)
-        return (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
+        return values.mean(-1) if self.ok is None else (values * self.ok).sum(-1) / self.ok.sum(-1).clamp(min=1)
 
     @cached_property
     def losses(self) -> Tensor:

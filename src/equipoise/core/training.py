@@ -85,8 +85,7 @@ class Training:
                 losses[k] = seen[0]
 
         # streamed samples come from elsewhere in every step, and random numbers from a generator that every client restarts
-        replay = source.content is not None and not evaluator.model.random
-        in_turn(step, kinds, theta.device, replay=replay)
+        in_turn(step, kinds, theta.device, replay=source.content is not None and not evaluator.model.random)
         used = [k for k, (width, *_) in enumerate(kinds) if width]
         taken = counts[:, used].T.to(theta)  # [K, m or 1]
         return ((losses[used] * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])

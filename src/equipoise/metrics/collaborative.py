@@ -113,8 +113,7 @@ def bounded_fairness(contribution: ArrayLike, reward: ArrayLike) -> Bounds:
     violated = low | high
     places = _places(low), _places(high), _places(literal)
     worst_upper, rate = (worst(above[applies]), mean(~violated)) if defined else (UNDEFINED, UNDEFINED)
-    satisfied = defined and not violated.any()
-    return Bounds(upper, *places, below, above, worst(below), worst_upper, rate, satisfied)
+    return Bounds(upper, *places, below, above, worst(below), worst_upper, rate, defined and not violated.any())
 
 
 def collaboration_gain(contribution: ArrayLike, reward: ArrayLike) -> Gain:

@@ -206,8 +206,7 @@ def _mean(rows: Sequence[Row], key: str) -> Mean:
     means, spreads = [], []
     for row in rows:
         total, people = row["error"] + row["target"] if key == "prediction" else row[name], float(row.get("persons", 0))
-        mean = float(total / row["n"])
-        moments = row.get("moments")
+        mean, moments = float(total / row["n"]), row.get("moments")
         spread = math.nan if moments is None else groups.variance(moments, people, float(row["n"]), mean, top, bottom)
         means.append(math.sqrt(mean) if key == "rmse" else mean)
         spreads.append(spread / (4 * mean) if key == "rmse" and mean > 0 else spread)

@@ -113,8 +113,7 @@ def effective(sums: Array, people: float, n: float, share: float, rate: str) -> 
     if not 0 < share < 1 or people < 2:
         squares = float(np.asarray(bottom) @ sums @ np.asarray(bottom))
         return float(np.minimum(n, n**2 / squares)) if squares > 0 else n
-    spread = variance(sums, people, n, share, top, bottom)
-    return n / max(1.0, spread * n / (share * (1 - share)))
+    return n / max(1.0, variance(sums, people, n, share, top, bottom) * n / (share * (1 - share)))
 
 
 class Positive(NamedTuple):
@@ -372,7 +371,6 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     }
     measured = {name: _largest(gaps, keys, classes) for name, keys in MEASURED.items()}
     places = product(rates, ("tpr", "fpr"), classes)
-    undefined = tuple((name, rate, c) for name, rate, c in places if not rates[name].of(rate, c).defined)
     return Parity(
         gaps["accuracy", 0].difference,
         **{name: _value(max(by_class.values(), default=math.nan)) for name, by_class in measured.items()},
@@ -381,7 +379,7 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         gaps=gaps,
         classes=classes,
         widest={name: max(by_class, key=by_class.__getitem__) for name, by_class in measured.items() if by_class},
-        undefined=undefined,
+        undefined=tuple((name, rate, c) for name, rate, c in places if not rates[name].of(rate, c).defined),
     )
 
 

@@ -95,8 +95,7 @@ def resampled(models: Sequence[Sequence[Outcome]], draws: int = DRAWS, seed: int
         else:
             for k, (accuracy, n, *_) in enumerate(group):
                 accuracies[k, :, d] = rng.beta(n * accuracy + 0.5, n * (1 - accuracy) + 0.5, draws)
-    observed = [np.array([outcome.accuracy for outcome in model]) for model in models]
-    return list(map(Draws, accuracies, observed))
+    return list(map(Draws, accuracies, [np.array([outcome.accuracy for outcome in model]) for model in models]))
 
 
 def difference(a: Draws, b: Draws, statistic: Statistic, level: float = 0.95) -> Interval:

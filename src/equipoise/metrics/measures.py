@@ -77,9 +77,8 @@ class Measure:
     @property
     def squared(self) -> str:
         """The square of its unit, as a part of a sentence."""
-        return (
-            f"{self.words}²" if self.unit == "%" or self.unit.isalnum() else f" in ({self.unit})²" if self.unit else ""
-        )
+        plain = self.unit == "%" or self.unit.isalnum()
+        return f"{self.words}²" if plain else f" in ({self.unit})²" if self.unit else ""
 
     @property
     def points(self) -> str:

@@ -40,8 +40,7 @@ def extreme_at(values: ArrayLike, choose: Callable[[Vector], np.intp] = np.argmi
     choose : `numpy.argmin`, or `numpy.argmax` for the highest.
     """
     a = np.asarray(values, dtype=np.float64)
-    near = np.abs(a - a[choose(a)]) <= 1e-12 * np.abs(a).max()
-    return int(near.argmax())
+    return int((np.abs(a - a[choose(a)]) <= 1e-12 * np.abs(a).max()).argmax())
 
 
 def mean(accuracies: ArrayLike) -> Value:
@@ -221,8 +220,7 @@ def client_std(groups: ArrayLike, counts: ArrayLike | None) -> Value:
     """
     if counts is None:
         return UNDEFINED
-    n = np.asarray(counts, dtype=np.float64)
-    shape = np.shape(groups)
+    n, shape = np.asarray(counts, dtype=np.float64), np.shape(groups)
     if n.shape != shape:
         raise ValueError(f"counts must hold one number per group: expected shape {shape}, found {n.shape}.")
     share = n[n > 0] / n.sum() if n.any() else n

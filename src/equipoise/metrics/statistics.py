@@ -74,8 +74,7 @@ def half_interval(values: ArrayLike) -> NDArray[np.float64]:
     from scipy.special import stdtrit
 
     v = np.asarray(values, dtype=np.float64)
-    t = float(stdtrit(len(v) - 1, 0.975))
-    return np.asarray(t * v.std(axis=0, ddof=1) / math.sqrt(len(v)), dtype=np.float64)
+    return np.asarray(float(stdtrit(len(v) - 1, 0.975)) * v.std(axis=0, ddof=1) / math.sqrt(len(v)), dtype=np.float64)
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> Paired:
@@ -106,8 +105,7 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
 
     from scipy.special import stdtr
 
-    p = 2 * float(stdtr(n - 1, -abs(difference) * math.sqrt(n) / std))
-    return Paired(difference, ci95, p, n, True)
+    return Paired(difference, ci95, 2 * float(stdtr(n - 1, -abs(difference) * math.sqrt(n) / std)), n, True)
 
 
 def holm(p: ArrayLike) -> NDArray[np.float64]:
@@ -123,8 +121,7 @@ def holm(p: ArrayLike) -> NDArray[np.float64]:
     raw = np.asarray(p, dtype=np.float64)
     corrected = np.full(raw.shape, math.nan)
     order = [i for i in np.argsort(raw, kind="stable") if math.isfinite(raw[i])]
-    factors = np.arange(len(order), 0, -1)
-    corrected[order] = np.maximum.accumulate(np.minimum(1, factors * raw[order]))
+    corrected[order] = np.maximum.accumulate(np.minimum(1, np.arange(len(order), 0, -1) * raw[order]))
     return corrected
 
 
@@ -218,8 +215,7 @@ def mean_ranks(scores: ArrayLike, *, higher: bool = True) -> NDArray[np.float64]
     from scipy.stats import rankdata
 
     s = np.asarray(scores, dtype=np.float64)
-    mean: NDArray[np.float64] = rankdata(-s if higher else s, axis=1).mean(axis=0)
-    return mean
+    return np.asarray(rankdata(-s if higher else s, axis=1).mean(axis=0), dtype=np.float64)
 
 
 def ranks(values: ArrayLike) -> NDArray[np.float64]:
@@ -240,8 +236,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
     both = [np.asarray(values, dtype=np.float64) for values in (x, y)]
     if any(np.isnan(values).any() or np.unique(values).size < 2 for values in both):
         return math.nan
-    correlations = np.corrcoef(np.column_stack([ranks(values) for values in both]), rowvar=False)
-    return float(np.atleast_2d(correlations)[1, 0])
+    return float(np.atleast_2d(np.corrcoef(np.column_stack([ranks(values) for values in both]), rowvar=False))[1, 0])
 
 
 def friedman(scores: ArrayLike) -> float:
@@ -256,9 +251,7 @@ def friedman(scores: ArrayLike) -> float:
     from scipy.stats import friedmanchisquare
 
     s = np.asarray(scores, dtype=np.float64)
-    if len(s) < 2 or s.shape[1] < 3 or (s == s[:, :1]).all():
-        return math.nan
-    return float(friedmanchisquare(*s.T).pvalue)
+    return math.nan if len(s) < 2 or s.shape[1] < 3 or (s == s[:, :1]).all() else float(friedmanchisquare(*s.T).pvalue)
 
 
 def critical_difference(methods: int, data_sets: int, level: float = 0.05) -> float:

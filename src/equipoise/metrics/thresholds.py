@@ -220,8 +220,7 @@ def chances(hist: Array, metric: Metric, grid: int = 1000) -> Array:
     the highest accuracy. A group without samples for a rate keeps the middle.
     """
     above, n = taken(hist), hist.sum(-1)
-    tables, r = rates(hist, metric), np.linspace(0, 1, grid + 1)
-    B = hist.shape[-1]
+    tables, r, B = rates(hist, metric), np.linspace(0, 1, grid + 1), hist.shape[-1]
     usable = np.isfinite(tables).all((0, 2))
     steps = np.arange(B)[None] >= np.arange(B + 1)[:, None]  # [t, b]
     chance = np.tile(steps[-(-B // 2)].astype(float), (len(hist), 1))
@@ -233,8 +232,7 @@ def chances(hist: Array, metric: Metric, grid: int = 1000) -> Array:
         heights[a] = np.interp(r, x[curves[a][1]], y[curves[a][1]])
     if not curves:
         return chance
-    sizes = n[usable].sum(0)
-    lowest = np.minimum.reduce([*heights.values()])
+    sizes, lowest = n[usable].sum(0), np.minimum.reduce([*heights.values()])
     if metric == "eodds":
         accuracy = (lowest * sizes[1] + (1 - r) * sizes[0]) / sizes.sum()
     else:

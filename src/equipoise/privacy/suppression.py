@@ -1,8 +1,9 @@
 """What is shown of counts of people: a number, that there are fewer than a least number, or nothing, as else a small count would follow."""
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,12 +54,9 @@ def in_words(n: int, least: int) -> str:
 
 def hidden(counts: Mapping[str, int], least: int, rest: int = 0) -> set[str]:
     """The names of counts that must not be shown next to their sum, to which a ``rest`` belongs that is not shown if it is small."""
-    made = Publication(least)
-    for name, n in counts.items():
-        made.add(name, n)
+    made = Publication(least, dict[Key, int](counts.items()))
     made.total([*counts], rest=rest)
-    gone = made.hidden()
-    return {name for name in counts if name in gone}
+    return counts.keys() & made.hidden()
 
 
 @dataclass(frozen=True)
@@ -145,50 +143,50 @@ def _hidden(
     n = dict(counts)
     keys = sorted(n, key=lambda key: (n[_group(key)], str(_group(key))))
     small = {key for key in keys if not enough(n[key], least) and n[_group(key)] > 0}
-    few = np.array([key in small for key in keys], dtype=bool)
-    by_others = {OfClass(key.group, key.c) for key in small if isinstance(key, OfClass)}
-    away = np.array([key in gone or key in small or key in by_others for key in keys], dtype=bool)
+    unsaid = {*gone, *small, *(OfClass(key.group, key.c) for key in small if isinstance(key, OfClass))}
+    few, away, quiet = (np.array([key in some for key in keys], dtype=bool) for some in (small, unsaid, silent))
     if not away.any():
         return frozenset()
-    q, place = np.array([n[key] for key in keys], dtype=np.int64), {key: k for k, key in enumerate(keys)}
-    quiet = np.array([key in silent for key in keys], dtype=bool)
-    rows, values, last = list[NDArray[Any]](), list[float](), np.zeros(len(keys), dtype=bool)
-    for total, parts in sums:
-        row = np.zeros(len(keys))
-        row[[place[part] for part in parts]] = 1
-        if total is not None:
-            row[place[total]] = -1
-            if row @ q:
-                continue
-            last[place[total]] |= all(_group(part) != total for part in parts)
-        rows.append(row)
-        values.append(float(row @ q))
-    A, b = np.array(rows).reshape(-1, len(keys)), np.array(values)
+    q, place = np.array([*map(n.__getitem__, keys)], dtype=np.int64), dict(zip(keys, range(len(keys)), strict=True))
+    A, last = _equations(sums, q, place)
     printed = ~quiet & (q > 0) & np.array([not isinstance(_group(key), Rest) for key in keys])
     group = np.array([place[_group(key)] for key in keys])
     whole = group == np.arange(len(keys))
     away |= quiet
 
-    def followed(A: NDArray[Any], b: NDArray[Any], away: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def followed(A: NDArray[Any], away: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The bounds, and which hidden counts linear algebra determines, and which of few are bounded below ``least``: [2, n]."""
         fixed = ~away | _determined(A, away)
-        upper = _bounds(A, b, q, ~fixed)
+        upper = _bounds(A, q, ~fixed)
         tight = few & (upper.min(0, initial=np.inf) < least)
         return upper, np.stack([away & fixed & (few | ~quiet), away & tight])
 
     for kind, most in ((whole, printed), (~whole, printed & ~whole)):  # groups, with which their classes go; classes
-        used = (A[:, ~whole] == 0).all(1) | ~kind[whole].any()
-        lost = followed(A[used], b[used], away | most)[1]  # whatever is hidden
+        used = A[(A[:, ~whole] == 0).all(1) | ~kind[whole].any()]
+        lost = followed(used, away | most)[1]  # whatever is hidden
         ranked = [np.flatnonzero(printed & kind & which) for which in (~last, last)]
         while True:
             away |= away[group] & ~quiet[group]
-            upper, follows = followed(A[used], b[used], away)
+            upper, follows = followed(used, away)
             exposed = np.flatnonzero((follows & ~lost).any(0) & (kind | ~whole[kind].any()))
-            ways = [way for j in exposed.tolist() if (way := _ways(A[used], upper, away, ranked, j)).size]
+            ways = [way for j in exposed.tolist() if (way := _ways(used, upper, away, ranked, j)).size]
             if not ways:
                 break
             away[[way[0] for way in ways if way.size == 1] or min(ways, key=len)[0]] = True
-    return frozenset(key for key, hidden in zip(keys, away, strict=True) if hidden)
+    return frozenset(compress(keys, away))
+
+
+def _equations(
+    sums: Sequence[Sum], q: NDArray[np.int64], place: Mapping[Key, int]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The sums of the counts q [n] that hold: 1 for parts, -1 for a total that is not public [R, n]; and which counts are totals of groups."""
+    A, last = np.zeros((len(sums), len(q))), np.zeros(len(q), dtype=bool)
+    for row, (total, parts) in zip(A, sums, strict=True):
+        row[[place[part] for part in parts]] = 1
+        if total is not None:
+            row[place[total]] = -1
+            last[place[total]] |= not row @ q and all(_group(part) != total for part in parts)
+    return A[[total is None or not row @ q for row, (total, _) in zip(A, sums, strict=True)]], last
 
 
 def _determined(A: NDArray[Any], away: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -201,13 +199,13 @@ def _determined(A: NDArray[Any], away: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return determined
 
 
-def _bounds(A: NDArray[Any], b: NDArray[Any], q: NDArray[Any], free: NDArray[np.bool_]) -> NDArray[Any]:
+def _bounds(A: NDArray[Any], q: NDArray[Any], free: NDArray[np.bool_]) -> NDArray[Any]:
     """The most that each of the ``free`` counts can be by each sum [R, n], given the others, none of which is negative."""
     low, high = np.where(free, 0, q).astype(float), np.where(free, q.sum(), q).astype(float)
     upper = np.full(A.shape, np.inf)
     for _ in range(len(A)):
-        least = np.where(A > 0, low, -high * (A < 0)).sum(1, keepdims=True) - b[:, None]
-        most = np.where(A > 0, high, -low * (A < 0)).sum(1, keepdims=True) - b[:, None]
+        least = np.where(A > 0, low, -high * (A < 0)).sum(1, keepdims=True) - (A @ q)[:, None]
+        most = np.where(A > 0, high, -low * (A < 0)).sum(1, keepdims=True) - (A @ q)[:, None]
         upper = np.where(A > 0, low - least, np.where(A < 0, low + most, np.inf))
         lower = np.where(A > 0, high - most, np.where(A < 0, high + least, -np.inf))
         before, low, high = (low, high), np.maximum(low, lower.max(0)), np.minimum(high, upper.min(0))

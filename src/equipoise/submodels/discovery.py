@@ -113,10 +113,9 @@ def _near(a: Tensor, b: Tensor) -> bool:
 def _check(neurons: Neurons, k: int, x: Inputs, draw: torch.Generator, given: bool) -> None:
     """Remove a few units of group ``k`` from their readers: the logits must not depend on their makers any more."""
     model, group = neurons.model, neurons.groups[k]
-    first = sum(neurons.sizes[:k])
     units = torch.ones(neurons.n, dtype=torch.bool, device=model.initial.device)
-    picked = (torch.randperm(group.size, generator=draw)[:UNITS] + first).to(model.initial.device)
-    units[picked] = False
+    picked = torch.randperm(group.size, generator=draw)[:UNITS] + sum(neurons.sizes[:k])
+    units[picked.to(units.device)] = False
     rows, columns = neurons.ends(units)
     vector = _perturbed(model, model.initial, draw, 0.3)
     base, before = _logits(model, vector * columns, x, group.columns)
@@ -222,8 +221,7 @@ class _Tracker(fx.Interpreter):
         value = super().run_node(n)
         if isinstance(value, Tensor):
             self.shapes[n] = value.shape
-        tag = self._follow(n, value)
-        if tag is not None:
+        if (tag := self._follow(n, value)) is not None:
             self.tags[n] = tag
         return value
 
@@ -329,17 +327,13 @@ class _Tracker(fx.Interpreter):
         if isinstance(module, (_BatchNorm, _InstanceNorm)):
             batch = len(shape) == _spatial(kind.__name__) + 2 or (len(shape) == 2 and isinstance(module, _BatchNorm))
             return self._keep_with(name, tag) if tag.dim == 1 and batch else None
-        if isinstance(module, nn.PReLU):
-            if module.num_parameters == 1:
-                return tag
-            return self._keep_with(name, tag) if tag.dim == 1 else None
-        if kind in ELEMENTWISE:
+        if kind in ELEMENTWISE or (isinstance(module, nn.PReLU) and module.num_parameters == 1):
             return tag
+        if isinstance(module, nn.PReLU):
+            return self._keep_with(name, tag) if tag.dim == 1 else None
         if kind in POOLS:
             return tag if tag.dim == 1 and len(shape) == _spatial(kind.__name__) + 2 else None
-        if kind in (nn.Flatten, nn.Unflatten):
-            return self._shaped(tag, shape, value.shape)
-        return None
+        return self._shaped(tag, shape, value.shape) if kind in (nn.Flatten, nn.Unflatten) else None
 
     def _function(self, name: str, n: fx.Node, value: Tensor) -> _Tag | None:
         nodes = [node for node in n.all_input_nodes if node in self.shapes]
@@ -360,9 +354,7 @@ class _Tracker(fx.Interpreter):
             return self._shaped(tag, shape, value.shape)
         if name in REDUCED:
             return self._reduced(n, tag, shape, value.shape)
-        if "_pool" in name and len(shape) == _spatial(name) + 2:
-            return tag if tag.dim == 1 else None
-        return None
+        return tag if "_pool" in name and len(shape) == _spatial(name) + 2 and tag.dim == 1 else None
 
     def _one_factor(self, name: str, n: fx.Node, units: fx.Node) -> bool:
         """Whether the hidden units in the value ``units`` are all multiplied by one number, or divided by it."""

@@ -35,8 +35,7 @@ def naive(
     batches = [*batches]
     if not (samples := sum(len(y) for _, y in batches)):
         raise ValueError(NO_SAMPLES)
-    bound = Bound(neurons.model)
-    units = range(neurons.n) if only is None else only
+    bound, units = Bound(neurons.model), range(neurons.n) if only is None else only
     present = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
     total = [_total(bound, vector, batches)]
     for k in units:
@@ -180,9 +179,8 @@ class _Shortcut:
                 raise ValueError("BatchNorm without statistics lets samples depend on each other.")
             if getattr(module, "inplace", False):
                 module.__dict__["inplace"] = False  # cached values must not change
-        self.net = trace(net)
+        self.net, self.modules = trace(net), dict(net.named_modules(remove_duplicate=False))
         self.graph = self.net.graph
-        self.modules = dict(net.named_modules(remove_duplicate=False))
         logits = next(n for n in self.graph.nodes if n.op == "output").args[0]
         if not isinstance(logits, fx.Node):
             raise ValueError("The output is not one tensor.")

@@ -53,5 +53,4 @@ def _tokens(text: str) -> Iterator[tuple[re.Match[str], int]]:
 
 def _pair(part: str) -> tuple[str, str]:
     key, equals, value = part.partition("=")
-    alone = not equals or "(" in key or "[" in key
-    return ("", part.strip()) if alone else (key.strip(), value.strip())
+    return ("", part.strip()) if not equals or "(" in key or "[" in key else (key.strip(), value.strip())

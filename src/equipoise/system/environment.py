@@ -79,10 +79,8 @@ def machine(device: str | torch.device = "cpu") -> dict[str, Any]:
     import torch
 
     where = torch.device(device)
-    name = where.type
-    if where.type == "cpu":
-        name = _processor()
-    elif where.type == "cuda" and torch.cuda.is_available():
+    name = _processor() if where.type == "cpu" else where.type
+    if where.type == "cuda" and torch.cuda.is_available():
         name = torch.cuda.get_device_name(where)
     return {
         "system": platform.system(),
@@ -123,11 +121,11 @@ def portable() -> dict[str, str]:
 @cache
 def _processor() -> str:
     """The processor's name, as far as the system gives it."""
-    text = ""
     with suppress(OSError):  # not Linux
         text = Path("/proc/cpuinfo").read_text()
-    names = re.findall(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, flags=re.M)
-    return names[0].strip() if names else platform.processor() or platform.machine()
+        if named := re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, flags=re.M):
+            return named[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def _linear_algebra() -> str:

@@ -26,8 +26,7 @@ MOMENT = 0.3  # seconds for which a lock may be held by who only looks whether i
 
 def cache_directory() -> Path:
     """Folder for files that can be made again: ``$EQUIPOISE_CACHE``, or ``~/.cache/equipoise``."""
-    chosen = os.environ.get("EQUIPOISE_CACHE")
-    return Path(chosen) if chosen else Path("~/.cache/equipoise").expanduser()
+    return Path(os.environ.get("EQUIPOISE_CACHE") or Path("~/.cache/equipoise").expanduser())
 
 
 def write_atomically(

@@ -59,8 +59,7 @@ class Gpu:
 def asked(fields: str, *options: str) -> list[str]:
     """What `nvidia-smi` says of each GPU."""
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT)
-    return done.stdout.split("\n")[:-1]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT).stdout.split("\n")[:-1]
 
 
 def gpus(text: str) -> list[Gpu]:
@@ -110,9 +109,7 @@ class Room:
         self.new: dict[Path, int] = {}  # rounds that those of them had ended at their start that have ended none since
         self.need = 0.0  # MiB of one of them, at most
         self.lonely = 0  # runs that wait for the GPU alone, or have it
-        self.changes = 0
-        self.change = threading.Condition()
-        self.closed = False
+        self.changes, self.change, self.closed = 0, threading.Condition(), False
 
     @contextmanager
     def entered(self, folder: Path, *, alone: bool = False) -> Iterator[None]:

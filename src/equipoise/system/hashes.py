@@ -84,7 +84,6 @@ def remembered(key: str, stamp: str | None, make: Callable[[], str]) -> str:
 
 def _kept(path: Path) -> dict[str, list[str]]:
     try:
-        cache: dict[str, list[str]] = seals.open_json(path.read_text(encoding="utf-8"))["hashes"]
+        return dict(seals.open_json(path.read_text(encoding="utf-8"))["hashes"])
     except (OSError, ValueError, TypeError, KeyError):
         return {}
-    return cache

@@ -88,8 +88,7 @@ def watch(device: torch.device) -> None:
 
 def _kilobytes(path: str, key: str) -> int | None:
     """The value in bytes of a line such as ``VmRSS:  123 kB``."""
-    try:
-        match = re.search(rf"^{key}:\s+(\d+) kB", Path(path).read_text(), flags=re.M)
-    except OSError:
-        return None
-    return None if match is None else int(match[1]) << 10
+    with contextlib.suppress(OSError):
+        if match := re.search(rf"^{key}:\s+(\d+) kB", Path(path).read_text(), flags=re.M):
+            return int(match[1]) << 10
+    return None

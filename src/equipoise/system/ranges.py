@@ -272,10 +272,9 @@ def _mistyped(parameter: Field[Any]) -> str:
     kinds = {*re.findall(r"\b(?:int|float)\b", getattr(parameter.type, "__name__", str(parameter.type)))}
     if kinds != {"float" if allowed.whole else "int"}:
         return ""
-    right, numbers, instead = (
-        ("int", "only whole numbers", "fractions, write number(1.0, ...)")
-        if allowed.whole
-        else ("float", "fractions", "whole numbers, write number(1, ...) or whole=True")
+    right, numbers = ("int", "only whole numbers") if allowed.whole else ("float", "fractions")
+    instead = (
+        "fractions, write number(1.0, ...)" if allowed.whole else "whole numbers, write number(1, ...) or whole=True"
     )
     return f"must be annotated {right}: its default {parameter.default!r} allows {numbers}; found {kinds.pop()}. For {instead}"
 
@@ -293,9 +292,8 @@ def _fits(parameter: Field[Any], value: Any) -> bool:
         return not isinstance(parameter.default, bool) or isinstance(value, bool)
     if value is None:
         return parameter.default is None
-    if isinstance(allowed, Range) and not isinstance(value, int | float):  # the numbers that a results file can hold
-        return False
-    return value in allowed
+    fits = not isinstance(allowed, Range) or isinstance(value, int | float)  # the numbers that a results file can hold
+    return fits and value in allowed
 
 
 def setting(

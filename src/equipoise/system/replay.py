@@ -62,9 +62,7 @@ class _CudaGraphs:
     """Makes graphs of what is sent to one GPU; they share their memory, as no two are used at a time."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device)
-        self.pool = torch.cuda.graph_pool_handle()
+        self.device, self.stream, self.pool = device, torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
         self.last: torch.cuda.CUDAGraph | None = None  # the memory is given up with the last graph
         self.refused: torch.cuda.CUDAGraph | None = None
 

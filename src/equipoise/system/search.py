@@ -137,5 +137,4 @@ def read(name: str, given: object) -> Space:
 
 def share(seed: int, draw: int, name: str) -> float:
     """A number in [0, 1) that follows from these three alone, so that methods with a setting of one name share its draws."""
-    digest = hashlib.sha256(f"{seed}/{draw}/{name}".encode()).digest()
-    return int.from_bytes(digest[:8]) / 2**64
+    return int.from_bytes(hashlib.sha256(f"{seed}/{draw}/{name}".encode()).digest()[:8]) / 2**64

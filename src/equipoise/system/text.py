@@ -49,12 +49,8 @@ def visible(text: object, *, lines: bool = False) -> str:
     if plain.isascii() and plain.isprintable():
         return plain
     allowed = JOINERS + "\n\t" * lines
-    return "".join(
-        c
-        if c in allowed or unicodedata.category(c) not in HIDDEN
-        else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in plain
-    )
+    steering = [c for c in {*plain} - {*allowed} if unicodedata.category(c) in HIDDEN]
+    return plain.translate({ord(c): c.encode("unicode_escape", "surrogatepass").decode() for c in steering})
 
 
 def name(text: object) -> str:

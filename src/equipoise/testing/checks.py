@@ -99,11 +99,9 @@ def _nobody_quarantined(subject: Subject, feds: Iterable[Federation]) -> None:
 
 
 def _finite(subject: Subject, fed: Federation) -> None:
-    tensors = fed.progress.tensors()
-    bad = [key for key, x in tensors.items() if x.is_floating_point() and not bool(x.isfinite().all())]
-    actual = f"NaN or infinity in {{}} after {fed.progress.t} rounds"
+    bad = [key for key, x in fed.progress.tensors().items() if x.is_floating_point() and not bool(x.isfinite().all())]
     advice = "Look for a division by a sum or a spread that can be 0, and for the logarithm of 0."
-    _require_none(subject, bad, actual, "finite numbers", advice)
+    _require_none(subject, bad, f"NaN or infinity in {{}} after {fed.progress.t} rounds", "finite numbers", advice)
 
 
 def _moved(subject: Subject, fed: Federation) -> None:
@@ -122,9 +120,8 @@ def engines_agree(subject: Subject) -> None:
 
 def neighbours_do_not_matter(subject: Subject) -> None:
     """Stacks of at most two clients, with different padding and neighbours, give the same result, except for rounding."""
-    size = subject.run().model.size
     seen: list[tuple[Job, Answer]] = []
-    with patch.object(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * size * 8):
+    with patch.object(stacked_engine, "MEMORY", 2 * stacked_engine.VECTORS * subject.run().model.size * 8):
         small = subject.fitted(engine=federations.watched(seen, stacked_engine.Stacks(1)))
     if max(len(answer.rows) for _, answer in seen) > 2:
         raise AssertionError("a stack had more than two clients")
@@ -151,14 +148,13 @@ def stacks_stay_whole(subject: Subject) -> None:
 
 def workers_give_the_same_bits(subject: Subject) -> None:
     """Threads give the same states and records as a single thread, bit for bit."""
-    together = subject.fitted(engine="workers", workers=3)
-    _same_bits(subject, subject.run(), together, "several threads and one", TWICE)
+    _same_bits(subject, subject.run(), subject.fitted(engine="workers", workers=3), "several threads and one", TWICE)
 
 
 # stop and resume
 def resumed_run_is_the_same(subject: Subject) -> None:
     """A resumed run, with another run in between, equals an uninterrupted run, bit for bit."""
-    method = subject.method
+    method, never = subject.method, subject.run()
 
     def another() -> None:
         subject.fitted(2, seed=4, epochs=1)
@@ -166,7 +162,6 @@ def resumed_run_is_the_same(subject: Subject) -> None:
     def make() -> Federation:
         return federation(copy.deepcopy(method), **subject.setting)
 
-    never = subject.run()
     with tempfile.TemporaryDirectory() as folder:
         again = federations.stopped_and_resumed(Path(folder), make, ROUNDS, 2, another)
     advice = "Return everything that later rounds need as state of the server or the client. Attributes and globals are in no checkpoint."
@@ -220,8 +215,7 @@ def absent_clients_do_not_count(subject: Subject) -> None:
     ends = []
     for backwards in (False, True):
         fed = subject.fitted(1, batch_size=64, contribution=CONTRIBUTION)
-        presence = cast(Presence, SimpleNamespace(round=partial(_three_of_five, backwards)))
-        trial = replace(fed.trial, presence=presence)
+        trial = replace(fed.trial, presence=cast(Presence, SimpleNamespace(round=partial(_three_of_five, backwards))))
         now = fed.progress
         for _ in range(ROUNDS):
             now, _record = one_round(trial, now, ROUNDS + 1)
@@ -306,9 +300,8 @@ def private_stays(subject: Subject) -> None:
     for name, (by_secret, by_samples, hook) in follows.items():
         if bool((by_secret & ~by_samples).any()):
             actual = f"private coordinates in the {name}, changed or not"
-            expected = "private coordinates stay with their client"
             advice = "Compute it from the other coordinates. Equipoise clears private ones only in vectors of all P or G coordinates."
-            raise ContractError(actual, expected, advice, hook)
+            raise ContractError(actual, "private coordinates stay with their client", advice, hook)
 
 
 def _other_samples(oracle: Oracle, seed: int) -> Oracle:
@@ -382,9 +375,8 @@ def float32_networks(subject: Subject) -> None:
     bad = [key for key, x in fresh.items() if after[key].dtype != x.dtype]
     bad += ["given"] * (after.get("given", after["vector"]).dtype != torch.float32)
     actual = "a different dtype of {} after 2 rounds of a float32 network"
-    expected = "states and models that keep their dtype"
     advice = "Create state by torch.zeros_like of the tensor that it stores, and convert results by .to(x.dtype)."
-    _require_none(subject, bad, actual, expected, advice)
+    _require_none(subject, bad, actual, "states and models that keep their dtype", advice)
     _nobody_quarantined(subject, [a, b])
     _moved(subject, a)
     _compare(subject, a, b, 1e-3, "engines 'sequential' and 'stacked' with float32", LAST)

@@ -45,8 +45,7 @@ class BatchNormNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a = nn.Linear(N_INPUTS, 7, bias=False)  # before BatchNorm a bias has no gradient but rounding
-        self.norm = nn.BatchNorm1d(7)
-        self.head = nn.Linear(7, N_CLASSES)
+        self.norm, self.head = nn.BatchNorm1d(7), nn.Linear(7, N_CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, 3]."""
@@ -230,8 +229,7 @@ def site_differences(simulated: Federation, sites: Federation, states: Path) -> 
     """What is not the same, bit for bit: tensors by their paths, and ``records``."""
     names = differing(server_side(simulated), server_side(sites))
     for m in range(len(simulated.trial.data)):
-        state = at_home(sites, states, m)
-        if state is not None:
+        if (state := at_home(sites, states, m)) is not None:
             names += [f"clients/{name.removeprefix('states/')}" for name in differing(remembered(simulated, m), state)]
     return list(dict.fromkeys(names)) + ["records"] * (shared_records(simulated) != shared_records(sites))
 

@@ -129,9 +129,9 @@ TWICE = (
 )
 
 
-def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[ContractError]) -> Hook:
+def supervised(cls: type[Rule], hook: str, original: Hook, called: set[str], broken: list[ContractError]) -> Hook:
     """The hook, called twice with the same arguments and watched. ``broken`` stores errors that a round blames on one client."""
-    original, where = getattr(cls, hook), name_of(cls, hook)
+    where = name_of(cls, hook)
     pure = "a hook that does not change its arguments, and returns the same for the same arguments"
 
     def require(holds: bool, text: str, advice: str, expected: str = pure) -> None:
@@ -139,7 +139,6 @@ def supervised(cls: type[Rule], hook: str, called: set[str], broken: list[Contra
             broken.append(ContractError(f"{where} {text}", expected, advice, where))
             raise broken[-1]
 
-    @wraps(original)
     def checked(self: Rule, *args: Any) -> Any:
         called.add(where)
         itself, before = repr(self), copied(args)
@@ -181,7 +180,8 @@ def _expected(hook: str, args: Sequence[Any], result: object) -> str:
         right = _is_state(first) and isinstance(second, Cohort)
         form = "(state, cohort), a dictionary of tensors and a Cohort"
     elif hook in ("private", "trains", "submodel"):
-        right, form = result is None or _is_mask(result), "a boolean tensor, or None"
+        mask = isinstance(result, Tensor) and result.dtype == torch.bool
+        right, form = result is None or mask, "a boolean tensor, or None"
         if hook == "private":
             right = right and getattr(result, "shape", (args[0].size,)) == (args[0].size,)
             form = f"None, or a boolean tensor with one entry for each of the {args[0].size} coordinates of the model, buffers too"
@@ -194,19 +194,13 @@ def _expected(hook: str, args: Sequence[Any], result: object) -> str:
     return "" if right else form
 
 
-def _is_mask(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dtype == torch.bool
-
-
 def _described(value: object) -> str:
     """The result of a hook in a few words."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)} and {value.dtype}"
     if isinstance(value, dict):
         return f"a dictionary of {', '.join(f'{key}: {_described(x)}' for key, x in value.items()) or 'nothing'}"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_described, value))})"
-    return type(value).__name__
+    return f"({', '.join(map(_described, value))})" if isinstance(value, tuple) else type(value).__name__
 
 
 def _states(hook: str, args: Sequence[Any], result: Any) -> tuple[State, State]:
@@ -256,7 +250,7 @@ def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
     settings: dict[str, Any] = {"engine": engine, "epochs": 1}
     called, broken = set[str](), list[ContractError]()
     try:
-        with replaced(method, lambda cls, hook, _: supervised(cls, hook, called, broken)):
+        with replaced(method, lambda *given: supervised(*given, called, broken)):
             fed = subject.fitted(ROUNDS, **settings)
     finally:
         if broken:
