@@ -23,7 +23,7 @@ from equipoise.methods.sam import perturbation
 from equipoise.runs import directory as runs
 from equipoise.runs.plan import Progress
 from equipoise.system.ranges import check_number, check_whole
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,8 +195,7 @@ def _agree(path: Path, fed: Federation, names: tuple[str, ...], group: str | Non
         raise ValueError(f"{path} has another network than the first run; landscapes are compared for one network.")
     if group is None:
         group = History.from_run(path).summary()["worst_group"] or next(iter(fed.tests.sets))
-    if group not in fed.tests.sets:
-        raise ValueError(unknown(f"test set of {path}:", group, fed.tests.sets))
+    require_known(f"test set of {path}:", fed.tests.sets, group)
     return described, group
 
 

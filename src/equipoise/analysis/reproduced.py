@@ -28,7 +28,7 @@ from equipoise.runs import directory as runs
 from equipoise.system.files import write_atomically
 from equipoise.system.grouping import grouped
 from equipoise.system.own_code import short
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,8 +93,7 @@ def _part(model: Model, layer: str) -> tuple[str, slice]:
     """A tensor of the network by name, and its place in the vector."""
     sizes = dict(zip(model.names, model.layout, strict=True))
     name = layer or max(sizes, key=sizes.__getitem__)
-    if name not in sizes:
-        raise ValueError(unknown("layer", name, sizes))
+    require_known("layer", sizes, name)
     start = sum(model.layout[: model.names.index(name)])
     return name, slice(start, start + sizes[name])
 

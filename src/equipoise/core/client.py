@@ -56,14 +56,13 @@ def visit_client(
     paired = list(zip(rules, visits, strict=True))
     start = _start(paired, received, held)
     trained, loss = _train(oracle, paired, start, own, shared)
-    visits = [replace(v, done=Trained(start[..., :P], trained)) for v in visits]
-    done = [r.finish(trained[..., :P], v) for r, v in zip(rules, visits, strict=True)]
+    paired = [(r, replace(v, done=Trained(start[..., :P], trained))) for r, v in paired]
+    done = [r.finish(trained[..., :P], v) for r, v in paired]
     for rule, (report, _) in zip(rules, done, strict=True):
         # the protection of clients relies on it; read alone, as all that a rule declares would cost every visit
         if report and not getattr(rule, "reports", True):
             raise ValueError(f"{type(rule).__name__} declares no reports, and reports {', '.join(report)}.")
-    sent = _sent(rules, visits, trained, theta, shared)
-    return sent, [report for report, _ in done], [state for _, state in done], loss
+    return _sent(paired, trained, theta, shared), [report for report, _ in done], [state for _, state in done], loss
 
 
 def _start(paired: Sequence[tuple[Rule, Visit]], received: Tensor, held: Tensor | None) -> Tensor:
@@ -111,11 +110,9 @@ def _train(
     return oracle.train(start, *changes, reduce(and_, masks) if masks else None)
 
 
-def _sent(
-    rules: Sequence[Rule], visits: Sequence[Visit], trained: Tensor, start: Tensor, shared: Tensor | None
-) -> Tensor:
+def _sent(paired: Sequence[tuple[Rule, Visit]], trained: Tensor, start: Tensor, shared: Tensor | None) -> Tensor:
     """The trained model as the server will see it: a rule may replace the update that is sent."""
-    sending = [(r, v) for r, v in zip(rules, visits, strict=True) if overrides(r, "upload")]
+    sending = [(r, v) for r, v in paired if overrides(r, "upload")]
     if not sending:
         return trained
     P = start.shape[-1]

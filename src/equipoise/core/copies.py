@@ -154,9 +154,7 @@ def same(a: Any, b: Any, compared: dict[tuple[int, int], Any] | None = None) -> 
         return bool(a.keys() == b.keys()) and all(same(a[k], b[k], compared) for k in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(x, y, compared) for x, y in zip(a, b, strict=True))
-    if isinstance(a, nn.Module):
-        return not differences(a, b)
-    return same(_inside(a), _inside(b), compared)
+    return not differences(a, b) if isinstance(a, nn.Module) else same(_inside(a), _inside(b), compared)
 
 
 def _same_arrays(a: NDArray[Any], b: NDArray[Any], compared: dict[tuple[int, int], Any] | None) -> bool:

@@ -172,8 +172,7 @@ class Schedule:
         """``steps`` batches of each client: its own in their order, from the first again after the last."""
         empty = self.counts == 0  # [..., K]
         batches = empty.to(torch.uint8).argsort(stable=True, dim=-1)  # a client's own first
-        step = torch.arange(steps) % (~empty).sum(-1, keepdim=True).clamp(min=1)
-        taken = batches.gather(-1, step)  # [..., steps]
+        taken = batches.gather(-1, torch.arange(steps) % (~empty).sum(-1, keepdim=True).clamp(min=1))  # [..., steps]
         on = taken.to(self.index.device)
         shift = None if self.shift is None else self.shift.take_along_dim(on[..., None, None], -3)
         return Schedule(self.index.take_along_dim(on[..., None], -2), shift, counted=self.counts.gather(-1, taken))
@@ -231,8 +230,7 @@ def schedule(
     index = np.full(full, -1, np.int64)
     index[:, :, :widest] = order
     index = index.reshape(len(n), epochs * most, width)
-    batch = np.arange(epochs * most)
-    index[batch % most >= counts] = -1
+    index[np.arange(epochs * most) % most >= counts] = -1
     shift = None
     if k := len(chances):
         lots = bits(seed, t, ids, SHIFT, position[..., None] * k + np.arange(k))

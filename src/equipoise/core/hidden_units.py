@@ -54,9 +54,7 @@ class Neurons:
     """
 
     def __init__(self, model: Model, groups: Sequence[Group], left_out: Mapping[str, str] | None = None) -> None:
-        self.model = model
-        self.groups = tuple(groups)
-        self.left_out = dict(left_out or {})
+        self.model, self.groups, self.left_out = model, tuple(groups), dict(left_out or {})
         self.names, self.sizes = tuple(g.name for g in groups), tuple(g.size for g in groups)
         self.n, self.extractable = sum(self.sizes), False
         self._modules = modules = dict(model.net.named_modules(remove_duplicate=False))
@@ -120,7 +118,7 @@ class Neurons:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Build it again in another process: it refers to tensors by identity, which cannot be pickled."""
-        return _remade, (self.model, self.groups, self.left_out, self.extractable)
+        return Neurons, (self.model, self.groups, self.left_out), {"extractable": self.extractable}
 
     def extract(self, units: Tensor) -> tuple[Model, Tensor]:
         """The smaller network with ``units`` [K], and the index of its vector [G'] in that of the whole network.
@@ -161,12 +159,6 @@ class Neurons:
         model.channels_last = self.model.channels_last and not any(map(narrow, net.modules()))
         model.bf16 = self.model.bf16
         return model, torch.cat(index)
-
-
-def _remade(model: Model, groups: Sequence[Group], left_out: Mapping[str, str], extractable: bool) -> Neurons:
-    neurons = Neurons(model, groups, left_out)
-    neurons.extractable = extractable
-    return neurons
 
 
 def _run(places: Tensor, times: int) -> Tensor:

@@ -228,8 +228,7 @@ class Bits:
     def block(self, part: slice) -> Tensor:
         """Any columns, as bytes of 0 or 1: [M, n]."""
         first = part.start // 8
-        bits = unpacked(self.bits[:, first : -(-part.stop // 8)])
-        return bits[:, part.start - 8 * first : part.stop - 8 * first]
+        return unpacked(self.bits[:, first : -(-part.stop // 8)])[:, part.start - 8 * first : part.stop - 8 * first]
 
     def dense(self) -> Tensor:
         """The matrix as a boolean tensor [M, n]."""
@@ -511,8 +510,7 @@ def add_largest(rows: Tensor, vector: Tensor, share: Tensor, layout: Sequence[in
     for n in (len(vector),) if form == "paper_global" else layout:
         part = vector[start : start + n]
         size = part.abs()
-        ordered = ascending(size)
-        exact = share.double() * n
+        ordered, exact = ascending(size), share.double() * n
         k = (exact * (1 + SLACK)).floor() if form == "paper_global" else (exact * (1 - SLACK)).ceil()
         k = k.long().clamp(max=max(n - 1, 1) if form == "released_layer" else n)
         least = ordered[(n - k).clamp(max=n - 1)]

@@ -20,6 +20,7 @@ from equipoise.system.tree import aligned
 
 UNIT = 2.0**-24  # of whole numbers in a vector: larger than what a masked sum rounds to, too small to count in a length
 FEWEST = 1 << 16  # whole numbers that a dtype must hold for a counter of batches
+Named = Mapping[str, Tensor]
 Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
 
 
@@ -102,9 +103,7 @@ class Model:
         self.convolutional = bool(self._modules_of(nn.modules.conv._ConvNd))
         self.channels_last = self.bf16 = False
 
-    def _lay_out(
-        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], counts: Mapping[str, Tensor]
-    ) -> None:
+    def _lay_out(self, parameters: Named, buffers: Named, counts: Named) -> None:
         """Store where each tensor is in the vector."""
         self.counts = tuple((n, b.dtype, b.numel()) for n, b in counts.items())
         self.n_whole = sum(n for *_, n in self.counts)
@@ -155,7 +154,7 @@ class Model:
         """Names of the tensors in the vector, in its order."""
         return (*self.names, *self.buffer_names)
 
-    def _check_whole(self, counts: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    def _check_whole(self, counts: Named, dtype: torch.dtype) -> None:
         """Require whole numbers that the vector holds exactly."""
         most, kind = self.most, str(dtype).removeprefix("torch.")
         if counts and most < FEWEST:
@@ -361,9 +360,7 @@ class Bound:
         refuse(changed)
         self.model.require_exact(trained)
 
-    def gradient(
-        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
-    ) -> Tensor:
+    def gradient(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool = True) -> Tensor:
         """Gradient [P] of the objective, overwritten by the next call; in training mode the BatchNorm statistics in ``buffers`` move."""
         parts = self._parts(theta, buffers, x, objective, train)
         with torch.no_grad():  # PyTorch 2.6 gives zeros that require gradients where the loss does not use a tensor
@@ -488,9 +485,7 @@ class Stacked:
         self.net.eval()
         return self._call(self.model.parts(aligned(theta), buffers), buffers, x)
 
-    def gradient(
-        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
-    ) -> Tensor:
+    def gradient(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool = True) -> Tensor:
         """Gradients [m, P]. The result is overwritten by the next call."""
         self.model.train(self.net, train)
         parts = self.model.parts(aligned(theta.detach()), buffers)

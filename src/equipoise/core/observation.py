@@ -60,8 +60,7 @@ def observe(net: nn.Module, x: Inputs, head: str | None = None, task: Task = CLA
     """
     x = tree_map(Tensor.cpu, x)  # on the CPU, whose generators show whether they were used
     other = tree_map(_halved, x)
-    training = _seen(net, x, other, True, task)
-    evaluation = _seen(net, x, other, False, task)
+    training, evaluation = (_seen(net, x, other, train, task) for train in (True, False))
     return Observation(
         *_classifier(net, x, other, head, training.calls, training.logits),
         random=training.random or evaluation.random,
@@ -354,9 +353,7 @@ def _classifier(
     return None, _candidates(net, trained, x, other, calls)
 
 
-def _candidates(
-    net: nn.Module, trained: list[str], x: Inputs, other: Inputs, calls: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _candidates(net: nn.Module, trained: list[str], x: Inputs, other: Inputs, calls: dict[str, Any]) -> tuple[str, ...]:
     return tuple(n for n in trained[:TRIED] if not _no_classifier(net, n, x, other, calls[n]))
 
 

@@ -121,8 +121,7 @@ def _persons(parts: Sequence[Outputs]) -> Tensor | None:
     if not named:
         return None
     first, n = 1 + max(int(person.max()) for person in named), sum(len(part.y) for part in parts)
-    unnamed = torch.arange(first, first + n, device=named[0].device)
-    rows = unnamed.split([len(part.y) for part in parts])
+    rows = torch.arange(first, first + n, device=named[0].device).split([len(part.y) for part in parts])
     return torch.cat([own if part.person is None else part.person for part, own in zip(parts, rows, strict=True)])
 
 

@@ -28,7 +28,7 @@ from equipoise.core.solver import Solver
 from equipoise.core.task import Gradient as Gradient, Out as Out
 from equipoise.records.meta import Sharing
 from equipoise.system.ranges import INF, Range, check_fields
-from equipoise.system.suggestions import near, unknown
+from equipoise.system.suggestions import near, require_known
 
 State = dict[str, Tensor]
 Presets = Mapping[str, Mapping[str, Any]]  # of a rule: hyper-parameters by the name of each
@@ -403,9 +403,7 @@ class Declarations:
                 raise ValueError(f"{f.name} must be a {kind}; found {value!r}. If it is a hyper-parameter, rename it.")
         for name, words in WORDS.items():
             value = getattr(self, name)
-            for word in (value,) if name == "sees" else sorted(value, key=str):
-                if word not in words:
-                    raise ValueError(unknown(f"word in {name}", word, words))
+            require_known(f"word in {name}", words, *((value,) if name == "sees" else sorted(value, key=str)))
 
 
 @dataclass(frozen=True)

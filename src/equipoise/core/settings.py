@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from equipoise.system import own_code
 from equipoise.system.ranges import Range, Rates, check_fields, choice, marked, meaning, number, rates, setting, text
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known, unknown
 
 if TYPE_CHECKING:
     from equipoise.core.solver import Solver
@@ -366,9 +366,7 @@ def made(cls: type[Made], table: Mapping[str, Any]) -> Made:
     ValueError : an unknown or missing name, or a value out of its range.
     """
     by_name: dict[str, Field[Any]] = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    for name in table:
-        if name not in by_name:
-            raise ValueError(unknown("setting", name, by_name))
+    require_known("setting", by_name, *table)
     for name, f in by_name.items():
         if name not in table and f.default is f.default_factory is MISSING:
             raise ValueError(f"{name} is missing.")

@@ -352,12 +352,10 @@ def task_of(given: Any) -> Task:
     reference, rest = own_code.split(given)
     call = calls.read(rest)
     name = call.name
-    if not call.complete:
-        raise ValueError(unknown("task", given, TASKS))
     values: dict[str, Any] = {key or value: value for key, value in filter(any, call.pairs or ())}
-    if reference and not name:
+    if call.complete and reference and not name:
         return _own(reference, {key: read_value(value) for key, value in values.items()})
-    if name not in TASKS:
+    if not call.complete or name not in TASKS:
         raise ValueError(unknown("task", given, TASKS))
     allowed = [option.name for option in fields(TASKS[name])]
     if strange := [key for key in values if key not in allowed]:

@@ -12,7 +12,7 @@ from equipoise.metrics.classification import KNOWN, area
 from equipoise.metrics.intervals import Interval, wilson
 from equipoise.metrics.performance import UNDEFINED, Value
 from equipoise.metrics.thresholds import checked, decided
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 Table = NDArray[np.float64]
 Z: Final = 1.959963984540054  # of 95 %
@@ -183,8 +183,7 @@ class Recalibration:
         ------
         ValueError : another kind, or samples of one class only.
         """
-        if kind not in ("platt", "isotonic"):
-            raise ValueError(unknown("recalibration", kind, ("platt", "isotonic")))
+        require_known("recalibration", ("platt", "isotonic"), kind)
         negative, positive = np.asarray(counts, dtype=np.float64)
         N, P = negative.sum(), positive.sum()
         if not (N and P):

@@ -15,7 +15,7 @@ from equipoise.metrics.groups import class_counts
 from equipoise.metrics.measures import CLASSIFICATION, REGRESSION
 from equipoise.system import own_code
 from equipoise.system.ranges import check_option
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known, unknown
 
 # in records and options: title of its table
 MEASURES: Final = {measure.name: measure.title for measure in CLASSIFICATION}
@@ -35,8 +35,7 @@ def chosen(measures: Iterable[str]) -> tuple[str, ...]:
     if isinstance(measures, str) or not isinstance(measures, Iterable):
         raise TypeError(f'measures must be several names, such as ("accuracy", "auc"); found {measures!r}.')
     names, every = set(measures), (*MEASURES, RATES)
-    for name in sorted(names - set(every)):
-        raise ValueError(unknown("measure", name, every))
+    require_known("measure", every, *sorted(names))
     return tuple(name for name in every if name in names or name == "accuracy")
 
 

@@ -12,13 +12,12 @@ from equipoise.metrics.classification import pairs_in_order
 from equipoise.metrics.groups import Counts
 from equipoise.metrics.measures import REGRESSION
 
+Scores = Mapping[str, Mapping[str, Any]]  # by test set
 HUGE: Final = 10  # times the loss of guessing: so large a loss is no longer that of a model in training
 LEVEL: Final = 1.959963984540054  # of the normal distribution, two-sided 95 %
 
 
-def diverged(
-    scores: Mapping[str, Mapping[str, Any]], n_classes: int = 0, which: str = "test loss", guess: float = 0.0
-) -> str:
+def diverged(scores: Scores, n_classes: int = 0, which: str = "test loss", guess: float = 0.0) -> str:
     """Why a model's loss is that of a training that diverged; empty if it is not.
 
     A loss is taken for that of a diverged training if it is not finite, or more than 10 times `ln C`, the loss of a model
@@ -45,7 +44,7 @@ def diverged(
     return ""
 
 
-def guesses(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+def guesses(rounds: Sequence[Scores]) -> str:
     """Why the model is no better than the class frequencies; empty if it decides or ranks better.
 
     It does not decide better if its accuracy over all test samples is within the 95 % interval of the share m of the most frequent class,
@@ -120,7 +119,7 @@ def useless(rounds: Sequence[Mapping[Any, Mapping[str, Any]]]) -> str | None:
     return None if not reasons else "" if "" in reasons else reasons[-1]
 
 
-def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
+def guesses_mean(rounds: Sequence[Scores]) -> str:
     """Why a model that predicts numbers knows no more than the mean of each test set; empty if it knows more.
 
     It does not if its squared errors are not smaller than those of that mean: `1 - sum_d n_d RMSE_d^2 / sum_d n_d RMSE_d^2 / (1 - R2_d) <= 0`.
@@ -146,5 +145,5 @@ def guesses_mean(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> str:
     )
 
 
-def _counts(scores: Mapping[str, Mapping[str, Any]]) -> list[Counts]:
+def _counts(scores: Scores) -> list[Counts]:
     return [score["rates"] for score in scores.values() if isinstance(score.get("rates"), Mapping)]

@@ -42,11 +42,12 @@ POSITIVE_CLASS: Final = "positive class"  # key of the sentence that names it
 
 # variances of rates and means if one person may have several rows, from the sums over the rows of each person, which add up over data sets
 Array = NDArray[Any]
+Factors = Sequence[float]
 
 OF_NUMBERS: Final = ("n", "error", "absolute", "squares", "prediction")  # of a person: rows, and sums over them
 # numerator and denominator of each rate, as factors of five sums over the rows of a person: right, true, chosen, all, hits; the first three of
 # the class
-RATES: Final[Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
+RATES: Final[Mapping[str, tuple[Factors, Factors]]] = {
     "tpr": ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0)),
     "fpr": ((-1, 0, 1, 0, 0), (0, -1, 0, 1, 0)),
     "selection_rate": ((0, 0, 1, 0, 0), (0, 0, 0, 1, 0)),
@@ -85,9 +86,7 @@ def moments(sums: Array, values: Array, V: int) -> tuple[list[int], Array]:
     return np.bincount(values, minlength=V).tolist(), np.array(products).reshape(V, *sums.shape[1:], sums.shape[-1])
 
 
-def variance(
-    sums: Array, people: float, total: float, ratio: float, top: Sequence[float], bottom: Sequence[float]
-) -> float:
+def variance(sums: Array, people: float, total: float, ratio: float, top: Factors, bottom: Factors) -> float:
     r"""Variance of a ratio R of two sums over m people, y by x (Cochran 1977, 6.3): :math:`\frac{m}{m-1} \sum (y - R x)^2 / (\sum x)^2`.
 
     Parameters
@@ -270,14 +269,9 @@ def sizes_of(counts: Counts) -> dict[str, list[float]]:
     """By the name of a rate, how many samples it is about for each class: its denominator."""
     true, chosen = counts["true"], counts["chosen"]
     n: float = sum(true)
-    return {
-        "tpr": [*true],
-        "fpr": [n - k for k in true],
-        "selection_rate": [n for _ in true],
-        "ppv": [*chosen],
-        "npv": [n - k for k in chosen],
-        "accuracy": [n for _ in true],
-    }
+    others, not_chosen, every = [n - k for k in true], [n - k for k in chosen], [n for _ in true]
+    sizes: list[list[float]] = [[*true], others, every, [*chosen], not_chosen, [*every]]
+    return dict(zip(RATES, sizes, strict=True))
 
 
 def people_of(counts: Mapping[str, Any]) -> dict[str, list[float]]:

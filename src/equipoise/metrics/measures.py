@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from equipoise.metrics import performance
 from equipoise.metrics.performance import Value
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,10 @@ class Measure:
     def fill(self, text: str) -> str:
         """A text about its numbers with its own words in place of `{lowest}`, `{better}` and the like."""
         up = self.better == "higher"
-        return text.format(
-            min="min" if up else "max",
-            lowest=self.lowest,
-            highest=self.highest,
-            better="better" if up else "worse",
-            worse="worse" if up else "better",
-            scale=f"{self.scale:g} " if self.scale != 1 else "",
-            squared=self.squared and f",{self.squared}",
-        )
+        ends = {"min": "min" if up else "max", "lowest": self.lowest, "highest": self.highest}
+        better, worse = ("better", "worse") if up else ("worse", "better")
+        scale, squared = f"{self.scale:g} " if self.scale != 1 else "", self.squared and f",{self.squared}"
+        return text.format(**ends, better=better, worse=worse, scale=scale, squared=squared)
 
     def point(self, value: float) -> float:
         """So small a difference of its numbers, as they are shown, that little depends on it: a point of percent, else a hundredth."""
@@ -205,8 +200,7 @@ def measures_of(meta: Mapping[str, Any]) -> tuple[Measure, ...]:
     ------
     ValueError : there is no such task.
     """
-    if (task := meta.get("task") or "classification") not in TASKS:
-        raise ValueError(unknown("task", str(task), TASKS))
+    require_known("task", TASKS, task := meta.get("task") or "classification")
     unit = str(meta.get("unit") or "")
     return tuple(replace(measure, unit=unit) if measure.of_target else measure for measure in TASKS[task])
 
@@ -229,6 +223,5 @@ def named(measures: Iterable[Measure], name: str) -> Measure:
     ValueError : none of that name.
     """
     by_name = {measure.name: measure for measure in measures}
-    if name not in by_name:
-        raise ValueError(unknown("measure", name, by_name))
+    require_known("measure", by_name, name)
     return by_name[name]

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,12 +41,8 @@ class Aim:
         ------
         ValueError : none was given, several, or one out of its range.
         """
-        aims: dict[Kind, float | str | None] = {
-            "sensitivity": sensitivity,
-            "specificity": specificity,
-            "cost": cost,
-            "youden": 1.0 if youden else None,
-        }
+        values = sensitivity, specificity, cost, 1.0 if youden else None
+        aims: dict[Kind, float | str | None] = dict(zip(get_args(Kind), values, strict=True))
         named = [kind for kind, value in aims.items() if value is not None]
         if len(named) != 1:
             raise ValueError(f"A threshold is chosen in one way: {WAYS}. Found {', '.join(named) or 'none'}.")

@@ -19,7 +19,7 @@ from equipoise.networks.resnet import ResNet, ResNet10, resnet18, resnet50
 from equipoise.networks.small import CNN, MLP
 from equipoise.system import own_code
 from equipoise.system.ranges import check_whole
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known, unknown
 
 __all__ = ["CNN", "MLP", "NETWORKS", "NetworkEntry", "ResNet", "ResNet10", "build", "resnet18", "resnet50"]
 
@@ -42,16 +42,13 @@ class NetworkEntry:
     build: Callable[..., nn.Module]
 
 
+_TORCHVISION = "ResNet-{} as in torchvision (options: stem=small for small images, weights=FILE)."
 NETWORKS: dict[str, NetworkEntry] = {
     "mlp": NetworkEntry("Perceptron with two hidden layers of 200 (option: hidden).", MLP),
     "cnn": NetworkEntry("Three convolutional blocks 16/32/64 with GroupNorm (options: norm, width).", CNN),
     "resnet10": NetworkEntry("ResNet-10 with BatchNorm, 16 channels; 64 in the papers (option: width).", ResNet10),
-    "resnet18": NetworkEntry(
-        "ResNet-18 as in torchvision (options: stem=small for small images, weights=FILE).", resnet18
-    ),
-    "resnet50": NetworkEntry(
-        "ResNet-50 as in torchvision (options: stem=small for small images, weights=FILE).", resnet50
-    ),
+    "resnet18": NetworkEntry(_TORCHVISION.format(18), resnet18),
+    "resnet50": NetworkEntry(_TORCHVISION.format(50), resnet50),
 }
 
 
@@ -92,9 +89,7 @@ def build(
     if not own:
         parameters = inspect.signature(NETWORKS[name].build).parameters.values()
         options_known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-        for option in options:
-            if option not in options_known:
-                raise ValueError(unknown(f"option of network '{name}':", option, options_known))
+        require_known(f"option of network '{name}':", options_known, *options)
     # On the CPU and its generator alone: torch.manual_seed would reseed every accelerator too.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)

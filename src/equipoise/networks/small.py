@@ -106,6 +106,4 @@ class CNN(nn.Module):
 
 
 def _norm(norm: Norm, channels: int) -> list[nn.Module]:
-    if norm == "none":
-        return []
-    return [nn.GroupNorm(GROUPS, channels) if norm == "group" else nn.BatchNorm2d(channels)]
+    return [] if norm == "none" else [nn.GroupNorm(GROUPS, channels) if norm == "group" else nn.BatchNorm2d(channels)]

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 TINY = 1e-7  # of lengths and products of vectors of ones
 WITHHELD = "–"  # a count that is not small, and from which a small one would follow
 Key = Hashable
+Array = NDArray[Any]
+Flags = NDArray[np.bool_]
 OfClasses = Mapping[int, tuple[int, int]]  # by class how many are of it, and how many are not
 Sum = tuple[Key, Collection[Key]]  # a total and its parts; None: a total that is public
 
@@ -154,12 +156,11 @@ def _hidden(
     whole = group == np.arange(len(keys))
     away |= quiet
 
-    def followed(A: NDArray[Any], away: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    def followed(A: Array, away: Flags) -> tuple[Array, Flags]:
         """The bounds, and which hidden counts linear algebra determines, and which of few are bounded below ``least``: [2, n]."""
         fixed = ~away | _determined(A, away)
         upper = _bounds(A, q, ~fixed)
-        tight = few & (upper.min(0, initial=np.inf) < least)
-        return upper, np.stack([away & fixed & (few | ~quiet), away & tight])
+        return upper, np.stack([away & fixed & (few | ~quiet), away & few & (upper.min(0, initial=np.inf) < least)])
 
     for kind, most in ((whole, printed), (~whole, printed & ~whole)):  # groups, with which their classes go; classes
         used = A[(A[:, ~whole] == 0).all(1) | ~kind[whole].any()]
@@ -176,9 +177,7 @@ def _hidden(
     return frozenset(compress(keys, away))
 
 
-def _equations(
-    sums: Sequence[Sum], q: NDArray[np.int64], place: Mapping[Key, int]
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _equations(sums: Sequence[Sum], q: NDArray[np.int64], place: Mapping[Key, int]) -> tuple[Array, Flags]:
     """The sums of the counts q [n] that hold: 1 for parts, -1 for a total that is not public [R, n]; and which counts are totals of groups."""
     A, last = np.zeros((len(sums), len(q))), np.zeros(len(q), dtype=bool)
     for row, (total, parts) in zip(A, sums, strict=True):
@@ -189,7 +188,7 @@ def _equations(
     return A[[total is None or not row @ q for row, (total, _) in zip(A, sums, strict=True)]], last
 
 
-def _determined(A: NDArray[Any], away: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _determined(A: Array, away: Flags) -> Flags:
     """Which hidden counts linear algebra determines, from the sums A [R, n] and what is not ``away`` [n]."""
     columns, place, alike = np.unique(A[:, away], axis=1, return_inverse=True, return_counts=True)
     size, basis = np.linalg.eigh(columns.T @ columns)
@@ -199,7 +198,7 @@ def _determined(A: NDArray[Any], away: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return determined
 
 
-def _bounds(A: NDArray[Any], q: NDArray[Any], free: NDArray[np.bool_]) -> NDArray[Any]:
+def _bounds(A: Array, q: Array, free: Flags) -> Array:
     """The most that each of the ``free`` counts can be by each sum [R, n], given the others, none of which is negative."""
     low, high = np.where(free, 0, q).astype(float), np.where(free, q.sum(), q).astype(float)
     upper = np.full(A.shape, np.inf)
@@ -214,9 +213,7 @@ def _bounds(A: NDArray[Any], q: NDArray[Any], free: NDArray[np.bool_]) -> NDArra
     return upper
 
 
-def _ways(
-    A: NDArray[Any], upper: NDArray[Any], away: NDArray[np.bool_], ranked: list[NDArray[np.int64]], j: int
-) -> NDArray[np.int64]:
+def _ways(A: Array, upper: Array, away: Flags, ranked: list[NDArray[np.int64]], j: int) -> NDArray[np.int64]:
     """What may be hidden so that the hidden count j does not follow: of the sum that bounds it most, or of those that this is connected with."""
     for candidates in ranked:
         rows, more = np.zeros(len(A), dtype=bool), np.arange(len(A)) == upper[:, j].argmin()
@@ -229,7 +226,7 @@ def _ways(
     return np.empty(0, np.int64)
 
 
-def exposed(sums: NDArray[np.bool_], cell: NDArray[Any], person: NDArray[Any], least: int) -> NDArray[np.bool_]:
+def exposed(sums: Flags, cell: Array, person: Array, least: int) -> Flags:
     """The cells [m] in parts of fewer than ``least`` people, of which alone a combination of sums is made.
 
     A part are cells that every sum counts alike. A combination tells of few if it leaves out every part that is large.
@@ -246,17 +243,17 @@ def exposed(sums: NDArray[np.bool_], cell: NDArray[Any], person: NDArray[Any], l
     few = people_in(part[cell], person, parts.shape[1]) < least
     large = (parts * ~few).astype(float)
     size, basis = np.linalg.eigh(large @ large.T)
-    alone: NDArray[np.bool_] = few & (np.abs(basis[:, size < TINY].T @ parts) > TINY).any(0)
+    alone: Flags = few & (np.abs(basis[:, size < TINY].T @ parts) > TINY).any(0)
     return alone[part]
 
 
-def people_in(part: NDArray[Any], person: NDArray[Any], m: int) -> NDArray[np.int64]:
+def people_in(part: Array, person: Array, m: int) -> NDArray[np.int64]:
     """How many people there are in each of ``m`` parts, by the part and the person of each row [n]."""
     number = np.unique(person, return_inverse=True)[1]
     return np.bincount(np.unique(part * len(number) + number) // max(len(number), 1), minlength=m)
 
 
-def shown(codes: NDArray[np.int64], person: NDArray[Any], least: int) -> NDArray[np.bool_]:
+def shown(codes: NDArray[np.int64], person: Array, least: int) -> Flags:
     """The rows [n] whose attributes may count in sums by attribute, next to the sum of all rows; the others are unknown in every attribute.
 
     Rows in small cells go first, then those of the smallest combination of values, until the rest, too, is of ``least`` people or more.

@@ -73,15 +73,14 @@ def gpus(text: str) -> list[Gpu]:
     visible = [entry.strip() for entry in os.environ.get(VISIBLE, "").split(",") if entry.strip()]
     if text == ALL:
         return [Gpu(f"cuda:{k}", entry) for k, entry in enumerate(visible or _indices())]
-    names = [name.strip() for name in text.split(",")]
-    numbers = [name.removeprefix("cuda:") for name in names]
-    if any(name == number or not number.isdecimal() for name, number in zip(names, numbers, strict=True)):
+    named = [(name, name.removeprefix("cuda:")) for name in map(str.strip, text.split(","))]
+    if any(name == number or not number.isdecimal() for name, number in named):
         raise ValueError(f"devices must be {ALL}, or GPUs with commas, cuda:0,cuda:1; found {text!r}.")
-    if len({*map(int, numbers)}) < len(names):
+    if len({int(number) for _, number in named}) < len(named):
         raise ValueError(f"devices names a GPU twice: {text!r}. Leave one out.")
-    if visible and (absent := [n for n, k in zip(names, numbers, strict=True) if int(k) >= len(visible)]):
+    if visible and (absent := [name for name, number in named if int(number) >= len(visible)]):
         raise ValueError(f"devices: {absent[0]} is not there: {VISIBLE} is {os.environ[VISIBLE]!r}.")
-    return [Gpu(name, visible[int(k)] if visible else k) for name, k in zip(names, numbers, strict=True)]
+    return [Gpu(name, visible[int(number)] if visible else number) for name, number in named]
 
 
 @cache

@@ -182,9 +182,7 @@ def beside(where: str) -> list[str]:
     if installed(first):
         return []
     packages = first.relative_to(folder).parents if not is_file(where) else ()
-    files = {
-        path: None for package in packages if (path := folder / package / "__init__.py") != first and path.is_file()
-    }
+    files = {path: None for parent in packages if (path := folder / parent / "__init__.py") != first and path.is_file()}
     waiting = [first, *files]
     while waiting:
         file = waiting.pop()

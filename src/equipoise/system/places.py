@@ -115,9 +115,7 @@ def mapped(table: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, 
     if isinstance(data := changed.get("data"), str) and not data.startswith(HUB):
         changed["data"] = own_code.moved(data, change) if own_code.is_reference(data) else change(data)
     if isinstance(code := changed.get("own_code"), Mapping):
-        changed["own_code"] = {
-            change(file) if own_code.is_file(file) else file: digest for file, digest in code.items()
-        }
+        changed["own_code"] = {change(file) if own_code.is_file(file) else file: sha for file, sha in code.items()}
     if isinstance(track := changed.get("track"), str):
         tracker, _, place = track.partition(":")
         if _whole(place) or place.startswith(("./", "../", "~")):

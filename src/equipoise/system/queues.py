@@ -274,7 +274,7 @@ class Slurm(Queue):
         ]  # fmt: skip
         status, out, error = asked("sbatch", *fixed, *self.launch.options(len(calls)), text=f"#!/bin/bash{script}")
         if status:
-            raise RunError(f"sbatch refuses the runs: {error.strip().removeprefix('sbatch: error: ')}")
+            raise RunError(f"sbatch refuses the runs: {error.removeprefix('sbatch: error: ')}")
         job = out.strip().partition(";")[0]
         try:
             for k, call in enumerate(calls):
@@ -417,7 +417,7 @@ def asked(*command: str, text: str = "") -> tuple[int, str, str]:
         )
     except subprocess.TimeoutExpired as error:
         return 1, "", str(error)
-    return done.returncode, done.stdout, done.stderr
+    return done.returncode, done.stdout, done.stderr.strip()
 
 
 def listed(ended: threading.Event) -> dict[str, str] | None:
@@ -435,9 +435,7 @@ def listed(ended: threading.Event) -> dict[str, str] | None:
         if ended.wait(LOOK):
             return None
         if time.monotonic() > deadline:
-            raise RunError(
-                f"squeue does not answer: {error.strip()}. The runs continue; the same command follows them."
-            )
+            raise RunError(f"squeue does not answer: {error}. The runs continue; the same command follows them.")
     tasks = re.findall(r"^(\S+) (\S+) (.*)$", out, re.MULTILINE)
     # PD: it has not begun; None: the scheduler has not looked at it
     return {task: reason if state == "PD" and reason != "None" else RUNNING for task, state, reason in tasks}

@@ -36,20 +36,16 @@ class Range:
         if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
             return False
         number: Any = value
-        if self.finite and math.isinf(number):
-            return False
         ends = (self.above and number == self.low) or (self.below and number == self.high)
-        return bool(self.low <= number <= self.high and not ends)
+        return not (self.finite and math.isinf(number)) and bool(self.low <= number <= self.high and not ends)
 
     def __str__(self) -> str:
         low, high = (str(end) if isinstance(end, int) else f"{end:g}" for end in (self.low, self.high))
-        if self.high == INF:
-            limits = f"{'>' if self.above else '>='} {low}{' and finite' if self.below else ''}"
-        elif self.whole:
-            limits = f"in {low}..{high}"
-        else:
-            limits = f"in {'(' if self.above else '['}{low}, {high}{')' if self.below else ']'}"
-        return f"a whole number {limits}" if self.whole else limits
+        within = (
+            f"{low}..{high}" if self.whole else f"{'(' if self.above else '['}{low}, {high}{')' if self.below else ']'}"
+        )
+        beyond = f"{'>' if self.above else '>='} {low}{' and finite' * self.below}"
+        return "a whole number " * self.whole + (beyond if self.high == INF else f"in {within}")
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,9 @@ class Options:
     numbers: bool = False
 
     def __contains__(self, value: object) -> bool:
-        if self.numbers and value in Numbers():
-            return True
-        if self.own and isinstance(value, str) and own_code.is_reference(value):
-            return True
-        return any(type(value) is type(option) and value == option for option in self.values)
+        numbers = self.numbers and value in Numbers()
+        own = self.own and isinstance(value, str) and own_code.is_reference(value)
+        return numbers or own or any(type(value) is type(option) and value == option for option in self.values)
 
     def __str__(self) -> str:
         more = ", or a reference to your own, FILE.py:NAME" * self.own + f", or {Numbers()}" * self.numbers

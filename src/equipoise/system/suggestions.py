@@ -1,7 +1,7 @@
 """How errors speak."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 LONGEST = 200  # characters of a word that is compared, as the time grows with the square of their number
 
@@ -26,6 +26,18 @@ def unknown(what: str, name: object, choices: Iterable[str]) -> str:
     return f"Unknown {what} '{name}'.{near(str(name), names)} All: {', '.join(names)}."
 
 
+def require_known(what: str, choices: Collection[str], *names: object) -> None:
+    """Require that all ``names`` are among the choices.
+
+    Raises
+    ------
+    ValueError : see :func:`unknown`, of the first that is not.
+    """
+    for name in names:
+        if name not in choices:
+            raise ValueError(unknown(what, name, choices))
+
+
 def shorten(text: str) -> str:
     """What was found, in at most 80 characters."""
     return text if len(text) <= 80 else text[:77] + "..."
@@ -45,7 +57,5 @@ def require_use(given: Mapping[str, object], *, together: str = "", without: str
     ValueError : naming the first of them.
     """
     if idle := next((name for name, value in given.items() if value), None):
-        reason = (
-            f"together with {together}. Leave it out." if together else f"without {without}. Add that, or leave it out."
-        )
-        raise ValueError(f"{idle} has no effect {reason}")
+        reason = f"together with {together}. Leave" if together else f"without {without}. Add that, or leave"
+        raise ValueError(f"{idle} has no effect {reason} it out.")

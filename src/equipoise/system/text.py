@@ -48,8 +48,7 @@ def visible(text: object, *, lines: bool = False) -> str:
     plain = str(text)
     if plain.isascii() and plain.isprintable():
         return plain
-    allowed = JOINERS + "\n\t" * lines
-    steering = [c for c in {*plain} - {*allowed} if unicodedata.category(c) in HIDDEN]
+    steering = [c for c in {*plain} - {*JOINERS, *("\n\t" * lines)} if unicodedata.category(c) in HIDDEN]
     return plain.translate({ord(c): c.encode("unicode_escape", "surrogatepass").decode() for c in steering})
 
 

@@ -172,8 +172,7 @@ def resumed_run_is_the_same(subject: Subject) -> None:
 def renumbering_renumbers(subject: Subject) -> None:
     """Renumbering the clients renumbers the results, except for rounding, as the order of sums changes."""
     _needs_clients(subject)
-    order = ORDER.tolist()
-    data = clients(subject.sizes, people=subject.people)
+    order, data = ORDER.tolist(), clients(subject.sizes, people=subject.people)
 
     def named(job: Job) -> Iterator[Answer]:
         """Random numbers follow the client."""

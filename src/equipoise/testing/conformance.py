@@ -15,7 +15,7 @@ from unittest.mock import patch
 from equipoise.federation import diagnosis
 from equipoise.federation.guard import ServerError
 from equipoise.system import threads
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 from equipoise.testing import checks, hooks
 from equipoise.testing.checks import NotApplicableError
 from equipoise.testing.federations import Given, Subject
@@ -71,10 +71,9 @@ class Check:
         for kind in self.kinds:
             try:
                 remark = self._on(subject.on(kind))
+                remarks += [remark] if isinstance(remark, str) and remark else []
             except NotApplicableError as error:
                 reasons.append(str(error))
-            else:
-                remarks += [remark] if isinstance(remark, str) and remark else []
         if len(reasons) == len(self.kinds):
             raise NotApplicableError(reasons[0])
         return "; ".join(dict.fromkeys(remarks))
@@ -222,11 +221,8 @@ def check_rule(rule: Given, *, skip: Mapping[str, str] | None = None, progress: 
     RuleError : a check failed. The message has the check, the hook, the expected and the actual result, and what to do.
     """
     leave = dict(skip or {})
-    for name in leave:
-        if name not in (names := [check.name for check in CHECKS]):
-            raise ValueError(unknown("check", name, names))
-    subject = Subject(rule)
-    outcomes = list[Outcome]()
+    require_known("check", [check.name for check in CHECKS], *leave)
+    subject, outcomes = Subject(rule), list[Outcome]()
     quiet = patch.multiple(logging.getLogger("equipoise"), handlers=[logging.NullHandler()], propagate=False)
     with threads.one_thread(), quiet:  # runs of rules that may be wrong log nothing
         for check in CHECKS:

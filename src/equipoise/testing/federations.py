@@ -137,11 +137,9 @@ def stopped_and_resumed(
         make().fit(rounds, directory=directory, progress=False, on_round=stop)
     between()
     fresh = make()
-    rest = fresh.resume(directory)
-    if (fresh.progress.t, rest) != (at, rounds - at):
-        raise AssertionError(
-            f"stopped after {at} of {rounds} rounds, resumed after {fresh.progress.t} with {rest} to go"
-        )
+    rest, t = fresh.resume(directory), fresh.progress.t
+    if (t, rest) != (at, rounds - at):
+        raise AssertionError(f"stopped after {at} of {rounds} rounds, resumed after {t} with {rest} to go")
     fresh.fit(rest, directory=directory, progress=False)
     return fresh
 

@@ -250,7 +250,7 @@ def hooks_are_pure(subject: Subject, engine: str = "sequential") -> None:
     settings: dict[str, Any] = {"engine": engine, "epochs": 1}
     called, broken = set[str](), list[ContractError]()
     try:
-        with replaced(method, lambda *given: supervised(*given, called, broken)):
+        with replaced(method, lambda cls, hook, original: supervised(cls, hook, original, called, broken)):
             fed = subject.fitted(ROUNDS, **settings)
     finally:
         if broken:
