@@ -16,7 +16,7 @@ from rich.padding import Padding
 from equipoise.cli import completion
 from equipoise.cli.console import out, print_json, print_table, progress_bar, say, stopping
 from equipoise.cli.options import Json, add, option
-from equipoise.system.suggestions import some, unknown
+from equipoise.system.suggestions import require_known, some
 
 if TYPE_CHECKING:
     from equipoise.data.sets.catalog import DataSet, SplitCheck
@@ -162,9 +162,7 @@ def get(
     from equipoise.data.sets import catalog
 
     entry = catalog.data_set(name)
-    for part in split or ():
-        if part not in entry.splits:
-            raise ValueError(unknown(f"split of {name}", part, entry.splits))
+    require_known(f"split of {name}", entry.splits, *(split or ()))
     splits = split or [part for part in entry.splits if part not in entry.optional]
     files = [file for file in entry.files if file.split is None or file.split in splits]
     out.print(f"[bold]{name}[/]  {escape(entry.title)}, {escape(entry.size)}", highlight=False)

@@ -20,7 +20,7 @@ from equipoise.cli.console import counted, out, print_json, print_table, say
 from equipoise.cli.options import SETTINGS, Json, Place, Training, Values, option, pairs_of
 from equipoise.system import hashes, own_code
 from equipoise.system.search import read as read_space
-from equipoise.system.suggestions import require_use, some, unknown
+from equipoise.system.suggestions import require_known, require_use, some
 from equipoise.system.text import plural, read_value
 from equipoise.system.workers import Workers, cores, loading, read_jobs
 
@@ -318,8 +318,7 @@ def quickstart(
     jobs: int | None = options.JOBS,
 ) -> None:
     """Compare a few methods in two minutes, and show the command that did it."""
-    if name not in STARTS:
-        raise ValueError(unknown("quickstart", name, STARTS))
+    require_known("quickstart", STARTS, name)
     words = ["compare", *shlex.split(STARTS[name]), *(["--data", data] if data else [])]
     words += ["--jobs", str(jobs)] if jobs else []
     say(shlex.join(["equipoise", *words]))

@@ -11,7 +11,7 @@ from equipoise.report import drawing, figures_of_clients as of_clients, figures_
 from equipoise.report.holdings import Holdings, example_images, who_has_what
 from equipoise.report.layout import attended
 from equipoise.report.statistics import Comparison, Run
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,8 +111,7 @@ def draw(compared: Comparison, name: str) -> Figure:
     ValueError : the runs hold no data for it.
     """
     available = [key for key, plot in PLOTS.items() if plot.has(compared)]
-    if name not in available:
-        raise ValueError(unknown("figure of these runs", name, available))
+    require_known("figure of these runs", available, name)
     return PLOTS[name].draw(compared)
 
 

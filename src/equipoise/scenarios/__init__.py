@@ -41,7 +41,7 @@ from equipoise.scenarios.scenario import (
     kind_of,
 )
 from equipoise.system.ranges import check_whole
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 TASK = "task"  # an option of every scenario: what its labels are, which only own data leave open
 HELD = "held"  # what clients hold out in a run, a parameter of scenarios that learn from their rows
@@ -207,16 +207,14 @@ def _frozen(value: Any) -> Any:
 
 
 def _entry(name: str) -> ScenarioEntry:
-    if name not in SCENARIOS:
-        raise ValueError(unknown("scenario", name, SCENARIOS))
+    require_known("scenario", SCENARIOS, name)
     return SCENARIOS[name]
 
 
 def _described(name: str, data: str | Path | None, options: Mapping[str, Any], held: Draw = NOTHING) -> Described:
     entry = _entry(name)
     for option in options:
-        if option not in entry.options:
-            raise ValueError(unknown(f"option of scenario '{name}':", option, entry.options))
+        require_known(f"option of scenario '{name}':", entry.options, option)
     _seed(name, options, 0)
     if name == "own":
         folder(name, data)

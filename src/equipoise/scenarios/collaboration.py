@@ -17,7 +17,7 @@ from torch import Tensor
 from equipoise.scenarios import digits, partition
 from equipoise.scenarios.scenario import Described, Divided, Protocol
 from equipoise.system.ranges import check_whole
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 VERSION = 1  # raise it whenever a part changes
 
@@ -74,10 +74,8 @@ class Division:
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.recipe not in RECIPES[self.scene]:
-            raise ValueError(unknown(f"recipe of {self.name}:", self.recipe, RECIPES[self.scene]))
-        if self.holdout not in HOLDOUTS:
-            raise ValueError(unknown(f"holdout of {self.name}:", self.holdout, HOLDOUTS))
+        require_known(f"recipe of {self.name}:", RECIPES[self.scene], self.recipe)
+        require_known(f"holdout of {self.name}:", HOLDOUTS, self.holdout)
         if self.clients < 1 or self.samples < 1:
             raise ValueError(
                 f"{self.name}: clients and samples must be >= 1; found clients={self.clients} and samples={self.samples}."

@@ -16,7 +16,7 @@ from equipoise.scenarios import papers, partition
 from equipoise.scenarios.corruption import CORRUPTIONS, check_severity, corrupted as corrupt, qualities
 from equipoise.scenarios.papers import MEAN, STD
 from equipoise.scenarios.scenario import Described, Divided, Images, Protocol
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 VERSION = 1  # raise it whenever a byte or a part changes
 
@@ -147,10 +147,8 @@ def isic(
 def _unequal(entry: _Set, data: Path | None, clients: int, quality: _Quality, options: Mapping[str, Any]) -> Described:
     """Clients whose classes differ, the last few with corrupted images."""
     name, (corrupted, alpha, corruption, severity, recipe) = entry.name, quality
-    if corruption not in CORRUPTIONS:
-        raise ValueError(unknown(f"corruption of {name}:", corruption, CORRUPTIONS))
-    if recipe not in RECIPES:
-        raise ValueError(unknown(f"recipe of {name}:", recipe, RECIPES))
+    require_known(f"corruption of {name}:", CORRUPTIONS, corruption)
+    require_known(f"recipe of {name}:", RECIPES, recipe)
     strength = SEVERITY[corruption] if severity is None else severity
     check_severity(CORRUPTIONS[corruption], strength)
     if clients > 0:  # how many there can be depends on the files

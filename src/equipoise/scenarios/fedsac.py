@@ -17,7 +17,7 @@ from equipoise.data.memory_mapped import labels
 from equipoise.scenarios import collaboration, papers, partition
 from equipoise.scenarios.collaboration import HELD, TRAINED, Division
 from equipoise.scenarios.scenario import Described, Divided, Images, Protocol
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 VERSION = 1  # raise it whenever a part changes
 RECIPES = {**collaboration.RECIPES, "dir": ("mixtures", "released", "plain", "capped")}
@@ -85,14 +85,12 @@ def scenario(
     ------
     ValueError if an option is out of its range or unknown, or there are too few images. DataError if the data are not there.
     """
-    if scene not in RECIPES:
-        raise ValueError(unknown(f"scene of {name}:", scene, RECIPES))
+    require_known(f"scene of {name}:", RECIPES, scene)
     if alpha is not None and scene != "dir":
         raise ValueError(f"{name}: alpha={alpha} belongs to scene=dir; {scene} has none. Leave it out.")
     images = SAMPLES if samples is None else samples
     drawing = RECIPES[scene][0] if recipe is None else recipe
-    if drawing not in RECIPES[scene]:
-        raise ValueError(unknown(f"recipe of {name}(scene={scene}):", drawing, RECIPES[scene]))
+    require_known(f"recipe of {name}(scene={scene}):", RECIPES[scene], drawing)
     released = scene == "dir" and drawing == "released"
     for option, value in {"samples": samples, "holdout": holdout}.items() if released else ():
         if value is not None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from equipoise.system.errors import InputError
 from equipoise.system.ranges import check_number, check_whole
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 from equipoise.system.text import plural
 
 Indices = NDArray[np.int64]
@@ -330,8 +330,7 @@ def power_sizes(
     ValueError if a parameter is out of range, or a client would have fewer than ``min_size`` samples.
     """
     check("power_sizes", n, clients)
-    if recipe not in RECIPES:
-        raise ValueError(unknown("recipe of power_sizes:", recipe, RECIPES))
+    require_known("recipe of power_sizes:", RECIPES, recipe)
     check_number("power_sizes: exponent", exponent, 0, above=True, below=True)
     check_whole("power_sizes: min_size", min_size, 1)
     if recipe == "exact":

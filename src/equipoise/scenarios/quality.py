@@ -13,7 +13,7 @@ import torch
 from equipoise.scenarios import digits, partition
 from equipoise.scenarios.corruption import CORRUPTIONS, Corruption, check_severity, motion_blur, qualities
 from equipoise.scenarios.scenario import Described, Divided, Protocol
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 VERSION = 1  # raise it whenever a byte or a part changes
 
@@ -63,8 +63,7 @@ def scenario(
     ------
     ValueError if an option is out of its range or unknown, or leaves no partition.
     """
-    if corruption not in CORRUPTIONS:
-        raise ValueError(unknown("corruption", corruption, CORRUPTIONS))
+    require_known("corruption", CORRUPTIONS, corruption)
     description = digits.described("digits-quality", SUMMARY, train, test, **TRAINED)
     partition.check("digits-quality", sum(train), clients, alpha, corrupted=corrupted)
     corrupt = CORRUPT[corruption]

@@ -21,7 +21,7 @@ from equipoise.metrics.classification import RATES, chosen
 from equipoise.scenarios import own, partition
 from equipoise.scenarios.scenario import Described, Description, Protocol, Scenario, choose
 from equipoise.system.ranges import check_number, check_whole
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 VERSION = 1  # raise it whenever a byte or a part changes
 LICENCE = "CC BY 4.0"
@@ -268,8 +268,7 @@ def adult(
     ValueError : an option is out of its range.
     """
     names = [f.name for f in ADULT.schema.features if f.kind == CATEGORY]
-    if client not in names:
-        raise ValueError(unknown("client of scenario adult:", str(client), names))
+    require_known("client of scenario adult:", names, client)
     if clients is None and alpha is not None:
         raise ValueError(f"adult: alpha={alpha} is of a division among clients. Add clients=10, or leave it out.")
     alpha = 0.5 if alpha is None else alpha

@@ -13,7 +13,7 @@ from equipoise.data.locations import MISSING, Files, digest, existing, find, hol
 from equipoise.data.memory_mapped import labels
 from equipoise.data.sets import cifar, digits, image_lists, isic, retina, rsna
 from equipoise.data.sets.download import Address
-from equipoise.system.suggestions import some, unknown
+from equipoise.system.suggestions import require_known, some
 
 INSTALLED = Path("/usr/share/datasets")  # where Debian and Ubuntu have the data sets of their packages
 
@@ -288,8 +288,7 @@ SETS: dict[str, DataSet] = {
 
 def data_set(name: str) -> DataSet:
     """A line of the catalogue."""
-    if name not in SETS:
-        raise ValueError(unknown("data set", name, SETS))
+    require_known("data set", SETS, name)
     return SETS[name]
 
 
@@ -309,8 +308,7 @@ def read(name: str, root: Path, split: str, **options: Any) -> Contents:
     DataError : files that are missing or not what they should be.
     """
     entry = data_set(name)
-    if split not in entry.splits:
-        raise ValueError(unknown(f"split of {name}", split, entry.splits))
+    require_known(f"split of {name}", entry.splits, split)
     root = root.expanduser()
     if not entry.needs:
         return entry.read(root, split, **options)

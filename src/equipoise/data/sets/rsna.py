@@ -14,7 +14,7 @@ from equipoise.data.contents import Contents, DataError, check_pixels, explain_d
 from equipoise.data.decoding import Load, levels, picture
 from equipoise.data.locations import facts, find, located
 from equipoise.data.sets.image_lists import contents, divided, ids, sample
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import require_known
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -96,8 +96,7 @@ def loader(window: str) -> Load:
     ------
     ValueError : an unknown window. DataError : no pydicom.
     """
-    if window not in WINDOWS:
-        raise ValueError(unknown(f"window of {NAME}", window, WINDOWS))
+    require_known(f"window of {NAME}", WINDOWS, window)
     _pydicom()
     return {"brain": brain, "three": three}[window]
 
