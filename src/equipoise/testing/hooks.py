@@ -180,8 +180,7 @@ def _expected(hook: str, args: Sequence[Any], result: object) -> str:
         right = _is_state(first) and isinstance(second, Cohort)
         form = "(state, cohort), a dictionary of tensors and a Cohort"
     elif hook in ("private", "trains", "submodel"):
-        mask = isinstance(result, Tensor) and result.dtype == torch.bool
-        right, form = result is None or mask, "a boolean tensor, or None"
+        right, form = result is None or _is_mask(result), "a boolean tensor, or None"
         if hook == "private":
             right = right and getattr(result, "shape", (args[0].size,)) == (args[0].size,)
             form = f"None, or a boolean tensor with one entry for each of the {args[0].size} coordinates of the model, buffers too"
@@ -192,6 +191,10 @@ def _expected(hook: str, args: Sequence[Any], result: object) -> str:
         shape = args[LIKE[hook]].shape
         right, form = isinstance(result, Tensor) and result.shape == shape, f"a tensor of shape {list(shape)}"
     return "" if right else form
+
+
+def _is_mask(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bool
 
 
 def _described(value: object) -> str:
