@@ -190,6 +190,13 @@ def test_what_is_certain_is_refused_without_a_round(
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_named() -> None:
+    """Also in a task of a cluster, which looks at the memory first."""
+    with pytest.raises(ValueError, match="device 'cuda' needs a CUDA build of PyTorch and a GPU"):
+        runs.federation(configure("fedavg", "digits", device="cuda"), trains=True)
+
+
 def test_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fed = federation()
     forecasts.check_disk(fed.progress, tmp_path / "not/yet/there")

@@ -18,7 +18,7 @@ from equipoise.runs import benchmark, plan
 from equipoise.system import queues
 from equipoise.system.claims import PATIENCE
 from equipoise.system.errors import CLAIMED, CODE, SETTINGS, RunError
-from equipoise.system.queues import JOB, Launch, Others, Slurm, launch_of
+from equipoise.system.queues import JOB, Launch, Others, Slurm, last_words, launch_of, seconds_of
 from equipoise.system.workers import line_of
 from run_helpers import equipoise as equipoise
 
@@ -38,6 +38,9 @@ echo "$job"
 SQUEUE = """#!/bin/bash
 state="R None"; [ -e "$QUEUE/waits" ] && state="PD $(cat "$QUEUE/waits")"
 ls "$QUEUE" | sed -n "s/^task_\\(.*\\)/\\1 $state/p"
+"""
+SCONTROL = """#!/bin/bash
+echo "MaxArraySize            = $(cat "$QUEUE/size" 2> /dev/null || echo 1001)"
 """
 WORK = """
 import json, os, pathlib, sys, time
@@ -60,7 +63,7 @@ def called(folder: str, losses: int, *more: str) -> None:
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place = tmp_path / "slurm"
     place.mkdir()
-    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scontrol", SCONTROL)):
         (place / name).write_text(text)
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
@@ -69,8 +72,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(Slurm, "pause", 0.05)
     monkeypatch.setattr(queues, "python", lambda *_: [sys.executable, "-c", WORK])
     yield place
-    while [*place.glob("task_*")]:
-        time.sleep(0.05)
+    until(lambda: not [*place.glob("task_*")])
 
 
 def _folders(tmp_path: Path, n: int) -> list[Path]:
@@ -116,7 +118,7 @@ def test_why_tasks_wait_is_said_once(queue: Path, tmp_path: Path, caplog: pytest
     for folder in folders:
         (folder / "wait").touch()
     (queue / "waits").write_text("PartitionTimeLimit (or so)")
-    with caplog.at_level("INFO"), Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
         futures = [executor.submit(called, str(folder), 0) for folder in folders]
         time.sleep(1)
         (queue / "waits").unlink()
@@ -125,8 +127,89 @@ def test_why_tasks_wait_is_said_once(queue: Path, tmp_path: Path, caplog: pytest
         assert [future.result(60) for future in futures] == [None] * 2
     said = [record.getMessage() for record in caplog.records]
     assert [text for text in said if "PartitionTimeLimit" in text] == [
-        "2 runs in the queue: PartitionTimeLimit (or so)"
+        "2 runs waiting in job 1: PartitionTimeLimit (or so)"
     ]
+
+
+def test_arrays_are_as_large_as_the_cluster_allows(queue: Path, tmp_path: Path) -> None:
+    (queue / "size").write_text("2")
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        futures = [executor.submit(called, str(folder), 0) for folder in _folders(tmp_path, 5)]
+        assert [future.result(60) for future in futures] == [None] * 5
+    jobs = [path.read_text().count(str(tmp_path / "runs")) for path in queue.glob("job?")]
+    assert sum(jobs) == 5
+    assert max(jobs) <= 2
+
+
+def test_tasks_of_an_earlier_command_are_named(queue: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder,) = _folders(tmp_path, 1)
+    (folder / "wait").touch()
+    with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+        executor.submit(called, str(folder), 0)
+        until(lambda: _tries(folder) > 0)
+    assert "1 run in the queue: job 1" in caplog.messages
+    with Slurm(tmp_path / "queue", Launch(partition="other"), _tries) as executor:
+        future = executor.submit(called, str(folder), 0)
+        text = "1 run in the queue from an earlier command, with its options: job 1"
+        until(lambda: text in caplog.messages)
+        (folder / "wait").unlink()
+        future.result(60)
+    assert caplog.messages.count(text) == 1
+
+
+def test_a_run_with_a_task_is_queued(queue: Path, tmp_path: Path, equipoise: Any) -> None:
+    base = tmp_path / "runs"
+    one, other = (base / name for name in ("one", "other"))
+    for path in (one, other):
+        path.mkdir(parents=True)
+        (path / "config.toml").write_text('method = "fedavg"\nscenario = "digits"\nrounds = 3\nseed = 0\n')
+    (one / JOB).write_text(json.dumps(["7_0", "answer", [str(one)]]))
+    (other / JOB).write_text(json.dumps(["3_0", "answer", [str(other)]]))
+    (queue / "task_7_0").touch()
+    (queue / "waits").write_text("Resources")
+    told, text = json.loads(equipoise("status", base, "--json").out), equipoise("status", base).out
+    (queue / "squeue").write_text("#!/bin/sh\nexit 1\n")  # no controller
+    silent = equipoise("status", base).out
+    (queue / "task_7_0").unlink()
+    runs = {Path(run["directory"]).name: (run["state"], run["why"]) for run in told}
+    assert runs == {"one": ("queued", "Resources"), "other": ("not begun", None)}
+    assert "1 queued, 1 not begun" in text
+    assert "2 not begun" in silent
+
+
+@pytest.mark.parametrize("limit", ["", "1", "2:00", "2:00:00", "1-0", "1-12:30", "0-0:1:0", "UNLIMITED"])
+def test_a_time_limit_in_a_form_of_slurm(limit: str) -> None:
+    assert Launch(time=limit).time == limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ("30s", "must be as 90"),
+        ("1:2:3:4", "must be as 90"),
+        ("x-1", "must be as 90"),
+        ("1-", "must be as 90"),
+        ("0:30", "a minute or more"),
+        ("0", "a minute"),
+    ],
+)
+def test_another_time_limit_is_refused(limit: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"on: time .*{why}"):
+        Launch(time=limit)
+
+
+def test_seconds_of_limits() -> None:
+    assert [seconds_of(text) for text in ("90", "2:30", "1:00:01", "1-2", "1-2:3", "1-2:3:4")] == [
+        5400, 150, 3601, 93600, 93780, 93784,
+    ]  # fmt: skip
+
+
+def test_processes_at_a_time_are_the_clusters(queue: Path, equipoise: Any, tmp_path: Path) -> None:
+    words = ("compare", "fedavg", "fedheal", "--seeds", "1", "--rounds", "1", "--runs", tmp_path, "--name", "c")
+    done = equipoise(*words, "--on", "slurm", "--jobs", "2")
+    assert done.status == 2
+    assert "--jobs" in done.err
+    assert "--on" in done.err
 
 
 def test_a_lost_task_is_submitted_again_while_it_makes_progress(queue: Path, tmp_path: Path) -> None:
@@ -137,9 +220,19 @@ def test_a_lost_task_is_submitted_again_while_it_makes_progress(queue: Path, tmp
     assert _tries(once) == 6
     with Slurm(tmp_path / "queue", Launch(), lambda _: 0) as executor:
         future = executor.submit(called, str(never), 100)
-        with pytest.raises(RunError, match=r"3 times without progress. Its log: .*\.log"):
+        with pytest.raises(
+            RunError, match=r"3 times without progress. It has written no log: all machines need .*queue"
+        ):
             future.result(60)
     assert _tries(never) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("", "is empty."), ("begun\nbash: python: No such file\n", "ends: bash: python: No such")]
+)
+def test_the_last_words_of_a_task(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "0.log").write_text(text)
+    assert words in last_words(tmp_path / "0.answer")
 
 
 def test_an_error_comes_back_with_its_kind(queue: Path, tmp_path: Path) -> None:
@@ -161,7 +254,7 @@ def test_tasks_outlive_the_command_and_are_followed_by_the_next(
         while not _tries(folder):
             time.sleep(0.02)
     assert not first.done()
-    assert "Left in the queue: 1 run. The same command follows them." in caplog.text
+    assert "Left in the queue: 1 run. The same command follows it. To end it: scancel 1" in caplog.text
     with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
         second = executor.submit(called, str(folder), 0)
         time.sleep(0.3)
@@ -470,3 +563,11 @@ def test_a_defect_is_an_answer_and_no_lost_worker(tmp_path: Path) -> None:
         executor.submit(defective, str(tmp_path)).result(60)
     assert caught.value.kind == CODE
     assert (tmp_path / "calls").read_text() == "called\n"
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()

@@ -85,6 +85,7 @@ def reproduce(
     from equipoise.runs import configuration, directory as runs, experiment as papers, reproduce as reproductions
 
     data, embedded, rounds, jobs = asked.data, asked.embedded, asked.rounds, asked.jobs
+    suggestions.require_use({"--jobs": jobs} if asked.on else {}, together="--on")
     chosen = {f"--{key}": value for key, value in vars(asked).items() if key not in ("data", "embedded")}
     if name is None:
         placed = {"--data": data, "--embedded": embedded, "--dry-run": dry_run}

@@ -492,6 +492,7 @@ def tune(
 
 def started(given: Training, jobs: str | None, runs: int, place: Place) -> Workers:
     """Processes for new runs, which load PyTorch while this one does: as many as their settings let expect."""
+    require_use({"--jobs": jobs} if given.on else {}, together="--on")
     complete = place.name and (place.base / place.name).exists()  # perhaps
     if given.on or given.devices or complete:
         return Workers()
@@ -558,6 +559,7 @@ def benchmark(
     from equipoise.report import leaderboard, rendering
     from equipoise.runs import benchmark as suites, directory as runs
 
+    require_use({"--jobs": jobs} if on else {}, together="--on")
     submitted = words[1:] if words[0] == SUBMIT else []
     if words[0] == SUBMIT and not submitted:
         raise ValueError("submit: name your rule, equipoise benchmark submit mine.py:Rule.")

@@ -25,6 +25,7 @@ from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.records.meta import Content
 from equipoise.records.record import Record, line
 from equipoise.system import memory
+from equipoise.system.devices import usable_device
 from equipoise.system.errors import RunError
 from equipoise.system.ranges import check_whole
 from equipoise.system.terminal import Terminal
@@ -146,8 +147,9 @@ def check_memory(model: Model, clients: int, private: bool, device: str | torch.
     Raises
     ------
     ForecastError : says what is needed, what is free, what to do.
+    ValueError : there is no such device.
     """
-    row, device = model.initial, torch.device(device)
+    row, device = model.initial, usable_device(str(device))
     updates, own = clients * row.nbytes, clients * row.nbytes * private
     if (free := memory.free(device)) is None or not rows.too_large(clients, row, device, own):
         return 0

@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,11 +16,11 @@ from equipoise.federation.standing import LAST, ProgressLog, Standing, shown_rat
 from equipoise.records import history, record
 from equipoise.records.directory import CHOSEN, TRIALS
 from equipoise.runs.directory import finished
-from equipoise.system import claims, errors, own_code, seals
+from equipoise.system import claims, errors, own_code, queues, seals
 from equipoise.system.files import open_regular, read_regular
 
 BLOCK = 1 << 16  # bytes that are read at a time from the end of a file
-STATES = ("running", "complete", "stopped", "failed", "not begun", "damaged")
+STATES = ("running", "complete", "queued", "stopped", "failed", "not begun", "damaged")
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,12 @@ class RunStatus:
     Parameters
     ----------
     directory : of the run. method, seed : what it is.
-    state : of :data:`STATES`. Stopped is one that was killed, or stopped by its user; ``resume`` goes on with both, and with a failed one.
+    state : of :data:`STATES`. Queued is one with a task in the queue of a cluster. Stopped is one that was killed, or stopped by its
+        user; ``resume`` goes on with both, and with a failed one.
     standing : how far it is.
     process : number of the process that runs it.
     written : when its last round was recorded, seconds since 1970; None before that.
-    why : it failed, or ended before its planned rounds, or cannot be read.
+    why : it waits in the queue, failed, or ended before its planned rounds, or cannot be read.
     lr : the learning rate of the next round, in words, where it is known.
     """
 
@@ -55,15 +57,15 @@ class RunStatus:
         return max(ends.timestamp(), time.time())
 
 
-def run_status(directory: Path) -> RunStatus:
-    """How a run is going, by its files; those of a run that goes on may be replaced while they are read."""
+def run_status(directory: Path, tasks: Callable[[], Mapping[str, str]] = dict) -> RunStatus:
+    """How a run is going, by its files, which may be replaced while they are read, and by the ``tasks`` of a queue."""
     try:
-        return _read_status(directory)
+        return _read_status(directory, tasks)
     except (errors.RunError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return RunStatus(directory, "", None, "damaged", Standing(0, 0), why=str(error) or type(error).__name__)
 
 
-def _read_status(directory: Path) -> RunStatus:
+def _read_status(directory: Path, tasks: Callable[[], Mapping[str, str]]) -> RunStatus:
     config = _config(directory)
     about = manifest = {**_object(directory / MANIFEST)}
     if config:
@@ -81,6 +83,8 @@ def _read_status(directory: Path) -> RunStatus:
     lr = about.get("lr")
     complete = finished(directory) if config else ended or (last and standing.round >= standing.rounds)
     state, why = _state(complete, process, failure, last, ended)
+    if state in ("stopped", "not begun") and (reason := queues.waits(directory, tasks)) is not None:
+        state, why = "queued", reason
     method = own_code.short(str(about.get("label") or about.get("method") or ""))
     running = str(process) if state == "running" else None
     written = _ended(directory, last[-1]["round"]) if last else None
@@ -105,12 +109,13 @@ def below(folder: Path) -> Iterator[RunStatus]:
     """How every run in a folder, or deeper, is going, without those of a finished choice of settings."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder. Give one with runs in it: equipoise status runs")
+    tasks = cache(queues.tasks)
     for path, inner, files in os.walk(folder):
         settled = {TRIALS} if CHOSEN in files else set()
         inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in settled)
         if "config.toml" in files or (MANIFEST in files and {*files, *inner} & {METRICS, FAILED, CHECKPOINT}):
             inner[:] = []
-            yield run_status(Path(path))
+            yield run_status(Path(path), tasks)
 
 
 def all_end(runs: Sequence[RunStatus], jobs: int) -> datetime | None:

@@ -29,8 +29,8 @@ from equipoise.system import calls
 from equipoise.system.errors import CLAIMED, RunError
 from equipoise.system.files import make_private, read_regular, write_atomically
 from equipoise.system.ranges import check_fields, number, setting, text
-from equipoise.system.suggestions import unknown
-from equipoise.system.text import plural
+from equipoise.system.suggestions import shorten, unknown
+from equipoise.system.text import plural, visible
 from equipoise.system.workers import line_of, python
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,11 @@ LARGE: Final = 1 << 20  # bytes of an answer at most
 UNREADABLE: Final = (OSError, ValueError, TypeError, OverflowError, RuntimeError)  # of what others may have left
 SILENCE: Final = 300  # seconds after which a queue that does not answer is an error
 ARRAY: Final = 1000  # tasks of an array at most, as Slurm allows if its settings state nothing else
+SQUEUE: Final = ("squeue", "--me", "--noheader", "--array", "--format=%F_%K %t %r")
 OURS: Final = {  # options of sbatch by which tasks are followed
     "--array", "-a", "--clusters", "-M", "--cluster", "--job-name", "-J", "--no-requeue", "--output", "-o", "--parsable", "--signal", "--wrap",
 }  # fmt: skip
+SHORTEST: Final = 60  # seconds of the shortest time limit that Slurm keeps
 MARGIN: Final = 30  # seconds before its time limit at which a task is put back into the queue
 TASK: Final = """
 answer={folder}/$SLURM_ARRAY_TASK_ID.answer
@@ -93,6 +95,10 @@ class Launch:
         given = [word.partition("=")[0] for word in shlex.split(self.extra)]
         if taken := [name for name in given if name in OURS or name[:2] in OURS]:
             raise ValueError(f"on: extra has {taken[0]}, by which Equipoise follows the tasks. Leave it out.")
+        if self.time and not self.time.isalpha() and (seconds := seconds_of(self.time)) < SHORTEST:
+            raise ValueError(
+                f"on: time must be a minute or more, as Slurm has no shorter limit; found {self.time!r}, {seconds} seconds."
+            )
 
     def options(self, tasks: int) -> list[str]:
         """Options of sbatch for an array of so many tasks."""
@@ -100,6 +106,21 @@ class Launch:
         named |= {"mem": self.memory, "gres": f"gpu:{self.gpus}" * (self.gpus > 0), "cpus-per-task": self.cpus}
         named["array"] = f"0-{tasks - 1}" + f"%{self.width}" * (self.width > 0)
         return [*(f"--{name}={value}" for name, value in named.items() if value), *shlex.split(self.extra)]
+
+
+def seconds_of(limit: str) -> int:
+    """A time limit in the forms of Slurm: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Raises
+    ------
+    ValueError : another form.
+    """
+    days, dash, rest = limit.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in (*parts, *[days][: len(dash)])) or len(parts) > 3:
+        raise ValueError(f"on: time must be as 90 (minutes), 2:00:00 or 1-12:00 (a day and 12 hours); found {limit!r}.")
+    hours, minutes, seconds = [*parts, "0", "0"][:3] if dash or len(parts) == 3 else ["0", *parts, "0"][:3]
+    return 86400 * int(days or 0) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)
 
 
 def launch_of(stated: str) -> tuple[str, Launch]:
@@ -155,12 +176,12 @@ class Call:
 class Queue(Executor):
     """Calls functions of modules elsewhere, and follows the calls in a thread; what they return is not fetched.
 
-    ``pause`` is the time between looks, in seconds; ``left`` the sentence about calls that are not followed to their end. ``begin`` returns what is
-    followed of a call, and ``look`` reads the answers that have come.
+    ``pause`` is the time between looks, in seconds. ``begin`` returns what is followed of a call, ``look`` reads the answers that have come, and
+    ``leaving`` is the sentence about calls that are not followed to their end.
     """
 
     pause: float
-    left: str
+    leaving: Callable[[Sequence[Any]], str]
     begin: Callable[[str, Sequence[Any]], Any]
     look: Callable[[Mapping[Future[Any], Any]], None]
 
@@ -181,8 +202,8 @@ class Queue(Executor):
         """Stop following; calls go on elsewhere."""
         self.ended.set()
         self.thread.join()
-        if n := sum(not future.done() for future in self.calls):
-            log.warning(self.left, plural(n, "run"))
+        if left := [call for future, call in self.calls.items() if not future.done()]:
+            log.warning("%s", self.leaving(left))
 
     def _follow(self) -> None:
         """Look at calls until the executor ends."""
@@ -211,7 +232,7 @@ class Slurm(Queue):
     RunError : this machine has no Slurm, or the folder is a link or another user's.
     """
 
-    pause, left = LOOK, "Left in the queue: %s. The same command follows them."
+    pause = LOOK
 
     def __init__(self, folder: Path, launch: Launch, progress: Callable[[Path], int]) -> None:
         if not shutil.which("sbatch"):
@@ -222,6 +243,12 @@ class Slurm(Queue):
             )
         self.folder, self.launch, self.progress, self.reasons = folder.resolve(), launch, progress, frozenset[str]()
         super().__init__()
+
+    def leaving(self, calls: Sequence[Call]) -> str:
+        """What remains in the queue, how to follow it, and how to end it."""
+        jobs, n = jobs_of(calls), len(calls)
+        end = f" To end {'them' if n > 1 else 'it'}: scancel {jobs}" * bool(jobs)
+        return f"Left in the queue: {plural(n, 'run')}. The same command follows {'them' if n > 1 else 'it'}.{end}"
 
     def begin(self, line: str, arguments: Sequence[Any]) -> Call:
         """A call, with its task if it has one."""
@@ -236,14 +263,19 @@ class Slurm(Queue):
         """Read answers, and submit calls that have no task. An error of some is none of the others."""
         if (queue := listed(self.ended)) is None:
             return
-        reasons = [queue[call.task] for call in calls.values() if call.task in queue]
-        before, self.reasons = self.reasons, frozenset(reasons)
+        listed_calls = [call for call in calls.values() if call.task in queue]
+        if earlier := [call for call in listed_calls if not call.tries]:
+            text = "%s in the queue from an earlier command, with its options: job %s"
+            log.warning(text, plural(len(earlier), "run"), jobs_of(earlier))
+        before, self.reasons = self.reasons, frozenset(queue[call.task] for call in listed_calls)
         if self.reasons and RUNNING not in self.reasons and self.reasons != before:
-            log.info("%s in the queue: %s", plural(len(reasons), "run"), ", ".join(sorted(self.reasons)))
+            waiting = plural(len(listed_calls), "run")
+            log.warning("%s waiting in job %s: %s", waiting, jobs_of(listed_calls), ", ".join(sorted(self.reasons)))
         new = [future for future, call in calls.items() if self._due(future, call, queue)]
-        for k in range(0, len(new), ARRAY):
-            with failing(new[k : k + ARRAY]):
-                self._submit([calls[future] for future in new[k : k + ARRAY]])
+        size = most_tasks() if new else 1
+        for k in range(0, len(new), size):
+            with failing(new[k : k + size]):
+                self._submit([calls[future] for future in new[k : k + size]])
 
     def _due(self, future: Future[Any], call: Call, queue: Container[str]) -> bool:
         """Whether a call is to be submitted; its answer is read if it has come, and an error is its own."""
@@ -259,8 +291,7 @@ class Slurm(Queue):
                 call.tries, call.reached = 1 if reached > call.reached else call.tries + 1, reached
                 if call.tries <= TRIES:
                     return True
-                log_file = call.answer.with_suffix(".log")
-                raise RunError(f"The queue ended it {TRIES} times without progress. Its log: {log_file}")
+                raise RunError(f"The queue ended it {TRIES} times without progress. {last_words(call.answer)}")
         return False
 
     def _submit(self, calls: Sequence[Call]) -> None:
@@ -283,7 +314,41 @@ class Slurm(Queue):
         except OSError:  # a full disk: nobody could follow them
             asked("scancel", job)
             raise
-        log.info("%s in the queue: job %s", plural(len(calls), "run"), job)
+        log.warning("%s in the queue: job %s", plural(len(calls), "run"), job)
+
+
+def jobs_of(calls: Sequence[Call]) -> str:
+    """The array jobs of some calls, as scancel takes them."""
+    return " ".join(dict.fromkeys(call.task.partition("_")[0] for call in calls if call.task))
+
+
+def most_tasks() -> int:
+    """How many tasks an array of this cluster may have."""
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", asked("scontrol", "show", "config")[1], re.MULTILINE)
+    return max(1, min(ARRAY, int(found[1]))) if found else ARRAY
+
+
+def waits(folder: Path, tasks: Callable[[], Mapping[str, str]]) -> str | None:
+    """Why the task of a call waits, of the ``tasks`` of a queue, which are asked for if needed; None: it has no task there."""
+    with contextlib.suppress(*UNREADABLE):
+        task = str(json.loads(read_regular(folder / JOB, most=LARGE))[0])
+        return tasks().get(task)
+    return None
+
+
+def tasks() -> Mapping[str, str]:
+    """The tasks of :func:`listed`; none if no queue answers."""
+    status, out, _ = asked(*SQUEUE) if shutil.which(SQUEUE[0]) else (1, "", "")
+    return {} if status else _tasks(out)
+
+
+def last_words(answer: Path) -> str:
+    """Where the log of a call is, with its last line; or what it means that there is none."""
+    try:
+        lines = read_regular(file := answer.with_suffix(".log"), most=LARGE).decode(errors="replace").splitlines()
+    except OSError:
+        return f"It has written no log: all machines need {answer.parent}, and Python, under the same path."
+    return f"Its log, {file}, ends: {shorten(visible(lines[-1]))}" if lines else f"Its log, {file}, is empty."
 
 
 class Others(Queue):
@@ -299,7 +364,7 @@ class Others(Queue):
     own : nobody else uses the executor, which ends with this object.
     """
 
-    pause, left = 0.1, "Left unfinished: %s. The same command continues after their last complete round."
+    pause = 0.1
 
     def __init__(self, executor: Any, answered: Callable[[str, str], Answer], *, own: bool = False) -> None:
         self.executor, self.answered, self.own = executor, answered, own
@@ -314,6 +379,12 @@ class Others(Queue):
     def begin(self, line: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """A call that their executor has."""
         return {"line": line, "job": self._job(line), "tries": 1}
+
+    def leaving(self, calls: Sequence[Any]) -> str:
+        """What is not trained to its end."""
+        return (
+            f"Left unfinished: {plural(len(calls), 'run')}. The same command continues after their last complete round."
+        )
 
     def look(self, calls: Mapping[Future[Any], dict[str, Any]]) -> None:
         """Read the answers that have come."""
@@ -415,7 +486,7 @@ def asked(*command: str, text: str = "") -> tuple[int, str, str]:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, start_new_session=apart, timeout=3 * WAIT
         )
-    except subprocess.TimeoutExpired as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         return 1, "", str(error)
     return done.returncode, done.stdout, done.stderr.strip()
 
@@ -429,13 +500,16 @@ def listed(ended: threading.Event) -> dict[str, str] | None:
     """
     deadline = time.monotonic() + SILENCE
     while True:
-        status, out, error = asked("squeue", "--me", "--noheader", "--array", "--format=%F_%K %t %r")
+        status, out, error = asked(*SQUEUE)
         if not status:
-            break
+            return _tasks(out)
         if ended.wait(LOOK):
             return None
         if time.monotonic() > deadline:
             raise RunError(f"squeue does not answer: {error}. The runs continue; the same command follows them.")
-    tasks = re.findall(r"^(\S+) (\S+) (.*)$", out, re.MULTILINE)
+
+
+def _tasks(out: str) -> dict[str, str]:
+    found = re.findall(r"^(\S+) (\S+) (.*)$", out, re.MULTILINE)
     # PD: it has not begun; None: the scheduler has not looked at it
-    return {task: reason if state == "PD" and reason != "None" else RUNNING for task, state, reason in tasks}
+    return {task: reason if state == "PD" and reason != "None" else RUNNING for task, state, reason in found}
