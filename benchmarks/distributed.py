@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "training": median(one.seconds[1:]) if options.model else None,
         "same bits": all(torch.equal(first, other) for other in others),
         "memory": {"rank 0, and workers": most(os.getpid())}
-        | {f"rank {child.rank}": most(child.process.pid) for child in children},
+        | {f"rank {k}": most(child.pid) for k, child in enumerate(children, 1)},
     }
 
 
@@ -146,16 +146,8 @@ def main() -> None:
         return
     show(found)
     if options.model:
-        words = [
-            options.job,
-            "--rounds",
-            str(options.rounds),
-            "--ranks",
-            str(options.ranks),
-            "--model",
-            "--short",
-            "--json",
-        ]
+        words = [options.job, "--rounds", str(options.rounds), "--ranks", str(options.ranks)]
+        words += ["--model", "--short", "--json"]
         told = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True, check=True)
         show_model(found, json.loads(told.stdout.splitlines()[-1]), options.ranks)
 

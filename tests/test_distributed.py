@@ -79,21 +79,18 @@ def untimed(fed: eq.Federation) -> list[dict[str, Any]]:
 COSTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=30)
 
 
-@given(COSTS, st.integers(1, 5), st.data())
-def test_dealing_is_balanced_and_sticky(costs: list[float], n: int, data: st.DataObject) -> None:
-    longest = lambda ranks: max(sum(c for c, k in zip(costs, ranks, strict=True) if k == j) for j in range(n))  # noqa: E731
-    best = deal(costs, [None] * len(costs), n)
-    assert {*best} <= {*range(n)}
-    assert longest(best) <= sum(costs) / n + max(costs) + 1e-9
-    assert deal(costs, best, n) == best  # who was dealt well stays
-    before = data.draw(st.lists(st.one_of(st.none(), st.integers(0, 6)), min_size=len(costs), max_size=len(costs)))
-    assert longest(deal(costs, before, n)) <= 1.05 * longest(best) + 1e-9
+@given(COSTS, st.integers(1, 5))
+def test_dealing_is_balanced(costs: list[float], n: int) -> None:
+    rows = deal(costs, n)
+    assert sorted(row for its in rows for row in its) == [*range(len(costs))]
+    assert len(rows) == n
+    assert max(sum(costs[row] for row in its) for its in rows) <= sum(costs) / n + max(costs) + 1e-9
 
 
 def test_the_longest_are_dealt_first() -> None:
-    assert deal([1, 5, 1, 1, 2], [None] * 5, 2) == [1, 0, 1, 1, 1]
-    assert deal([1.02, 1, 1, 1], [1, 1, 0, 0], 2) == [1, 1, 0, 0]
-    assert deal([3, 1, 1, 1], [1, 1, 0, 0], 2) != [1, 1, 0, 0]
+    assert deal([1, 5, 1, 1, 2], 2) == [[1], [4, 0, 2, 3]]
+    assert deal([1, 1, 1, 1], 2) == [[0, 2], [1, 3]]
+    assert deal([3, 1, 1, 1], 2) == [[0], [1, 2, 3]]
 
 
 # messages
@@ -107,12 +104,11 @@ def test_what_is_sent_arrives() -> None:
         "e": torch.randn(2, 2, dtype=torch.float64).t(),
     }
     distributed._send(lambda x: wire.append(x.clone()), {"why": "ü"}, tensors)
-    message, arrived = distributed._receive(lambda x: x.copy_(wire.pop(0)), torch.device("cpu")) or ({}, {})
+    message, arrived = distributed._receive(lambda x: x.copy_(wire.pop(0)))
     assert message["why"] == "ü"
     assert not wire
     assert arrived.keys() == tensors.keys()
     assert all(torch.equal(x, arrived[name]) and x.dtype == arrived[name].dtype for name, x in tensors.items())
-    assert distributed._receive(lambda x: x.zero_(), torch.device("cpu")) is None  # a sign of life
 
 
 # what is refused

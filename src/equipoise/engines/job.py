@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,8 +21,8 @@ from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, at
 from equipoise.data.samples import Samples
 from equipoise.system.errors import CODE, out_of_memory
-from equipoise.system.text import Said
-from equipoise.system.tree import span, tree_map
+from equipoise.system.text import Said, key_of
+from equipoise.system.tree import flatten, numbered, span, tree_map
 
 FAULTS = (
     AssertionError, AttributeError, ImportError, IndexError, KeyError, NameError, NotImplementedError, RuntimeError, TypeError
@@ -79,6 +80,11 @@ class Job:
         """The keys from which the clients at ``rows`` draw their noise."""
         return tuple(key(self.settings.seed, self.t, self.ids[r], self.secret) for r in rows)
 
+    @property
+    def leaves(self) -> dict[str, Tensor]:
+        """The tensors that have an entry for each client, from which :func:`fields_of` makes fields."""
+        return flatten(self._trees("units", *VISITED))
+
     @cached_property
     def schedules(self) -> Schedule:
         """The batches of all clients."""
@@ -107,9 +113,17 @@ class Job:
 
     def _entries(self, index: slice | int | list[int], *names: str) -> dict[str, Any]:
         """The entries ``index`` of tensors that have one for each client, by the names of the fields."""
-        trees = {name: tree for name in names if (tree := getattr(self, name)) is not None}
-        entries = tree_map(lambda leaf: leaf[index], trees)
+        entries = tree_map(lambda leaf: leaf[index], self._trees(*names))
         return {name: entries.get(name) for name in names}
+
+    def _trees(self, *names: str) -> dict[str, Any]:
+        return {name: tree for name in names if (tree := getattr(self, name)) is not None}
+
+
+def fields_of(leaves: Mapping[str, Tensor], n_rules: int) -> dict[str, Any]:
+    """The fields of a job that have an entry for each client, from :attr:`Job.leaves`."""
+    fields: dict[str, Any] = {name: leaves.get(name) for name in ("received", "units", "held")}
+    return fields | {name: numbered(leaves, name, n_rules) for name in ("states", "messages")}
 
 
 @dataclass(frozen=True)
@@ -130,6 +144,23 @@ class Answer:
     def within(self, rows: Sequence[int]) -> Answer:
         """The same answer, for a job in which its clients are at ``rows``."""
         return replace(self, rows=tuple(rows[row] for row in self.rows))
+
+    def sent(self) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """What another process needs of one client's answer for :meth:`of`: its error in words, or its tensors."""
+        if self.error is not None:
+            trace = "".join(traceback.format_exception(self.cause)) if self.cause else self.error
+            return {"error": str(self.error), "key": key_of(self.error), "trace": trace}, {}
+        tree = {"trained": self.trained[0], "reports": self.reports, "states": self.states, "losses": self.losses}
+        return {}, {name: x.detach() for name, x in flatten(tree).items()}
+
+    @staticmethod
+    def of(row: int, words: Mapping[str, str], leaves: Mapping[str, Tensor], n_rules: int) -> Answer:
+        """The answer of the client at a row, as :meth:`sent` gave it."""
+        if words:
+            error = Said(words["error"], words["key"])
+            return Answer((row,), torch.empty(0), [], [], error, RuntimeError(words["trace"]))
+        reports, states = (numbered(leaves, name, n_rules) for name in ("reports", "states"))
+        return Answer((row,), leaves["trained"][None], reports, states, losses=leaves["losses"])
 
     @staticmethod
     def failed(row: int, error: Exception) -> Answer:

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from torch import Tensor
 from equipoise.core.model import Bound
 from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples
-from equipoise.engines.job import Answer, Job, draws
+from equipoise.engines.job import Answer, Job, draws, fields_of
 from equipoise.engines.sequential import one_by_one
 from equipoise.system import memory, own_code
 from equipoise.system.errors import CODE, InputError, RunError
@@ -185,7 +184,7 @@ class Processes:
                 row = worker.row
                 assert row is not None  # it is busy
                 try:
-                    number, error, content = worker.receive()
+                    number, words, content = worker.receive()
                 except (EOFError, OSError):
                     worker.close()
                     self.workers[k] = _start()
@@ -199,13 +198,8 @@ class Processes:
                 if number != self.number:  # of an abandoned round
                     continue
                 worker.row = None
-                if error is not None:
-                    yield Answer((row,), torch.empty(0), [], [], error, RuntimeError(content.decode()))
-                else:
-                    sent = load(content)
-                    trained = sent.pop("trained", board.tensors["trained"][row])
-                    reports, states = (numbered(sent, name, len(job.rules)) for name in ("reports", "states"))
-                    yield Answer((row,), trained[None], reports, states, losses=sent["losses"])
+                leaves = {"trained": board.tensors["trained"][row], **load(content)}
+                yield Answer.of(row, words, leaves, len(job.rules))
 
     def _message(self, job: Job, board: Board) -> dict[str, Any]:
         """What a worker needs to know of a job, with constant objects by number."""
@@ -293,9 +287,7 @@ FIELDS = ("settings", "t", "rounds", "chances", "ids", "secret")  # sent with ev
 def _tensors(job: Job) -> dict[str, Tensor]:
     """All tensors of a job by name, and room for the trained models."""
     data = [{} if d.content is None else d.content.leaves for d in job.data]
-    tree = {"received": job.received, "states": job.states, "messages": job.messages, "data": data}
-    tree |= {name: x for name, x in (("units", job.units), ("held", job.held)) if x is not None}
-    return flatten({**tree, "trained": torch.empty(job.received.shape, dtype=job.received.dtype)})
+    return job.leaves | flatten({"data": data, "trained": torch.empty(job.received.shape, dtype=job.received.dtype)})
 
 
 def _start() -> Worker:
@@ -353,18 +345,11 @@ def _serve(pipe: Connection, files: Sequence[str]) -> None:
             worker.send("ready", problem)
         elif job is not None and bound is not None:
             row = content[0]
-            answer = next(one_by_one(job, bound, [row]))
-            if answer.error is not None:
-                lines = traceback.format_exception(answer.cause) if answer.cause else [answer.error]
-                worker.send(number, answer.error, "".join(lines).encode())
-                continue
-            leaves = flatten({"reports": answer.reports, "states": answer.states, "losses": answer.losses})
-            vector, place = answer.trained[0], trained[row]
-            if vector.shape == place.shape and vector.dtype == place.dtype:
-                place.copy_(vector)
-            else:  # the server reports what is wrong with it
-                leaves["trained"] = vector
-            worker.send(number, None, save({name: x.detach().contiguous().clone() for name, x in leaves.items()}))
+            words, leaves = next(one_by_one(job, bound, [row])).sent()
+            vector, place = leaves.get("trained"), trained[row]
+            if vector is not None and vector.shape == place.shape and vector.dtype == place.dtype:
+                place.copy_(leaves.pop("trained"))  # if not, the server reports what is wrong with it
+            worker.send(number, words, save({name: x.contiguous().clone() for name, x in leaves.items()}))
 
 
 def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Tensor]:
@@ -380,7 +365,5 @@ def _job(message: dict[str, Any], constants: Mapping[int, Any]) -> tuple[Job, Te
         for held, (number, dtype) in zip(leaves, message["samples"], strict=True)
     ]
     constant = {name: constants[number] for name, number in message["constants"].items()}
-    states, messages = (numbered(tensors, name, len(constant["rules"])) for name in ("states", "messages"))
-    own: dict[str, Any] = {name: tensors.get(name) for name in ("received", "units", "held")}
-    job = Job(**constant, **message["fields"], **own, states=states, messages=messages, data=data)
-    return job, tensors["trained"]
+    own = fields_of(tensors, len(constant["rules"]))
+    return Job(**constant, **message["fields"], **own, data=data), tensors["trained"]
