@@ -50,12 +50,10 @@ PIECE = 1 << 24  # bytes of a tensor that are sent at a time, so that a slow lin
 JOINING = 1800.0  # seconds for all ranks to read their data
 LINGER = 3.0  # seconds for rank 0 to print an error: torchrun ends it as soon as another rank ends with one
 POLL = 0.05  # seconds between looks at what cannot be waited for
-TAG = 1  # of a message that nobody sends
 FAILED = "failed"  # how the reason of a rank with an error begins
 TRAIN = "train"  # the verdict of rank 0 that others train
 FOREVER = timedelta(days=365)
-Action = Callable[[], object]
-Transfer = Callable[[Tensor], object]  # sends a tensor, or receives it
+Action = Callable[..., object]
 Named = Mapping[str, Tensor]
 
 
@@ -194,8 +192,8 @@ def _pieces(x: Tensor) -> Sequence[Tensor]:
     return x.detach().contiguous().reshape(-1).view(torch.uint8).split(PIECE) if x.numel() else ()
 
 
-def _send(send: Transfer, message: Content, tensors: Named) -> None:
-    """Send a message and tensors by ``send``, which takes one tensor."""
+def _send(send: Action, message: Content, tensors: Named) -> None:
+    """Send a message and tensors by ``send``, which sends one tensor."""
     listed = [(name, NAMES[x.dtype], list(x.shape)) for name, x in tensors.items()]
     text = torch.frombuffer(bytearray(json.dumps({**message, "tensors": listed}).encode()), dtype=torch.uint8)
     for part in (torch.tensor([len(text)]), text, *tensors.values()):
@@ -203,8 +201,8 @@ def _send(send: Transfer, message: Content, tensors: Named) -> None:
             send(piece)
 
 
-def _receive(receive: Transfer, device: torch.device | None = None) -> tuple[Content, dict[str, Tensor]]:
-    """A message and its tensors, as :func:`_send` sends them; on the CPU if no device is given."""
+def _receive(receive: Action, device: torch.device | None = None) -> tuple[Content, dict[str, Tensor]]:
+    """A message and its tensors, which ``receive`` fills one after another; on the CPU if no device is given."""
 
     def received(x: Tensor) -> Tensor:
         for piece in _pieces(x):
@@ -217,7 +215,7 @@ def _receive(receive: Transfer, device: torch.device | None = None) -> tuple[Con
     return message, {name: received(x) for name, x in room.items()}
 
 
-def _send_all(outbox: "queue.Queue[Action]", beat: Action, failed: Callable[[Exception], object]) -> None:
+def _send_all(outbox: "queue.Queue[Action]", beat: Action, failed: Action) -> None:
     """Send what is in the outbox, and a sign of life when there has been nothing for a while."""
     while True:
         send = beat
@@ -229,7 +227,7 @@ def _send_all(outbox: "queue.Queue[Action]", beat: Action, failed: Callable[[Exc
             failed(error)
 
 
-def _started(action: Callable[..., object], *arguments: Any) -> threading.Thread:
+def _started(action: Action, *arguments: Any) -> threading.Thread:
     thread = threading.Thread(target=action, args=arguments, daemon=True)
     thread.start()
     return thread
@@ -325,6 +323,7 @@ class Distributed:
         self.n = int(os.environ["WORLD_SIZE"]) if launched() else n
         self.children: list[Child] = []
         self.jobs: Sequence[Job] = ()  # of all clients, for each kind of training
+        self.group: Any = None
         self.ranks: Ranks | None = None
         self.number = 0  # of the job
         self.seconds: dict[int, float] = {}  # of a client's last visits, the later ones counting more
@@ -356,28 +355,27 @@ class Distributed:
         self.jobs = jobs
         if self.n == 1:
             return
+        second = "torchrun has started processes for one federation, and this is the second. Start each on its own."
         if not rank() and self.store.add("federations", 1) > 1:
-            raise RunError(
-                "torchrun has started processes for one federation, and this is the second. Start each on its own.",
-                CODE,
-            )
+            raise RunError(second, CODE)
         device = jobs[0].model.initial.device
-        mine: Content = {"host": socket.gethostname(), "about": about}
-        mine["code"] = {**environment.code(), "torch": torch.__version__}
-        mine["kind"] = environment.kind(environment.machine(device))
+        code, kind = {**environment.code(), "torch": torch.__version__}, environment.kind(environment.machine(device))
+        mine: Content = {"host": socket.gethostname(), "about": about, "code": code, "kind": kind}
         if rank():
             self.store.set(f"rank/{rank()}", json.dumps(mine))
             _welcomed(self.store)
-            with reporting("connect to the others", self.store):
-                group = self._group(device)
-            _serve(group, self.jobs, device)
+            self._connect(device)
+            _serve(self.group, jobs, device)
         hosts, verdict = [str(mine["host"])], "1"
         try:
             hosts += [self._met(k, mine, unlike) for k in range(1, self.n)]
             verdict = TRAIN
         finally:
             self.store.set("verdict", verdict)
-        self.ranks = Ranks(self._connected(device, hosts), hosts, self.children)
+        _started(self._connect, device)  # so that this process can be stopped meanwhile
+        late = f"The ranks on {', '.join(sorted({*hosts}))} have not connected within {CONNECTING:g} seconds."
+        self._wait(lambda: self.group is not None, CONNECTING, "cannot connect to the others: {}", late)
+        self.ranks = Ranks(self.group, hosts, self.children)
         weakref.finalize(self, _end, self.ranks)
 
     def _met(self, k: int, mine: Content, unlike: Callable[[Content], str]) -> str:
@@ -393,29 +391,18 @@ class Distributed:
             log.warning(bits, k, its["host"], its["kind"], mine["kind"])
         return str(its["host"])
 
-    def _group(self, device: torch.device) -> Any:
-        """The processes; None for torch's default group, if a user's script has none of its own."""
+    def _connect(self, device: torch.device) -> None:
+        """Make the group of the processes: torch's default group, if a user's script has none of its own."""
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        if dist.is_initialized():
-            return dist.new_group(backend=backend, timeout=FOREVER)
-        # a connection of its own: who waits in one keeps all others from it
-        address, patience = self.store.underlying_store, timedelta(seconds=CONNECTING)
-        store = dist.TCPStore(address.host, address.port, None, False, patience, wait_for_workers=False)
-        dist.init_process_group(backend, store=_part("group", store), rank=rank(), world_size=self.n, timeout=FOREVER)
-        return None
-
-    def _connected(self, device: torch.device, hosts: Sequence[str]) -> Any:
-        """The processes, once all have connected; this process can be stopped meanwhile."""
-        groups: list[Any] = []
-
-        def connect() -> None:
-            with reporting("connect to the others", self.store):
-                groups.append(self._group(device))
-
-        _started(connect)
-        late = f"The ranks on {', '.join(sorted({*hosts}))} have not connected within {CONNECTING:g} seconds."
-        self._wait(lambda: bool(groups), CONNECTING, "cannot connect to the others: {}", late)
-        return groups[0]
+        with reporting("connect to the others", self.store):
+            if dist.is_initialized():
+                self.group = dist.new_group(backend=backend, timeout=FOREVER)
+                return
+            # a connection of its own: who waits in one keeps all others from it
+            at, patience = self.store.underlying_store, timedelta(seconds=CONNECTING)
+            store = _part("group", dist.TCPStore(at.host, at.port, None, False, patience, wait_for_workers=False))
+            dist.init_process_group(backend, store=store, rank=rank(), world_size=self.n, timeout=FOREVER)
+            self.group = dist.group.WORLD
 
     def _wait(self, ready: Callable[[], bool], seconds: float, ended: str, late: str) -> None:
         """Wait until something is ready.
@@ -511,9 +498,10 @@ def _kill(children: Sequence[Child]) -> None:
 def _end(ranks: Ranks) -> None:
     """Let the other ranks end, by a message if they wait for a job, otherwise as their connections end."""
     if ranks.lost or ranks.left:
-        for k in range(1, len(ranks.hosts)):  # gloo closes all connections when a wait for one is too long
+        # gloo closes all connections when a wait for one is too long: for a message that nobody sends, as they have the tag 0
+        for k in range(1, len(ranks.hosts)):
             with contextlib.suppress(RuntimeError):
-                dist.irecv(torch.zeros(1), k, ranks.group, TAG).wait(timedelta(milliseconds=1))
+                dist.irecv(torch.zeros(1), k, ranks.group, 1).wait(timedelta(milliseconds=1))
     else:
         for send in ranks.sends:
             ranks.outbox.put(partial(send, {"end": True}, {}))
@@ -522,7 +510,7 @@ def _end(ranks: Ranks) -> None:
     while any(thread.is_alive() for thread in ranks.threads) and time.monotonic() < until:
         with contextlib.suppress(queue.Empty):  # none may be inside gloo when Python ends
             ranks.answers.get(timeout=POLL)
-    if ranks.group is None and dist.is_initialized():
+    if dist.is_initialized() and ranks.group is dist.group.WORLD:
         dist.destroy_process_group()
 
 
@@ -533,8 +521,7 @@ def _serve(group: Any, jobs: Sequence[Job], device: torch.device) -> None:
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides, and this ends with it
     outbox: queue.Queue[Action] = queue.Queue()
     send, receive = partial(_send, partial(dist.send, dst=0, group=group)), partial(dist.recv, src=0, group=group)
-    gone = partial(os._exit, 1)
-    sender = _started(_send_all, outbox, partial(send, {}, {}), lambda _: gone())
+    sender = _started(_send_all, outbox, partial(send, {}, {}), lambda _: os._exit(1))
     try:
         while not _receive(receive)[0]:  # the end
             fields, shared = _receive(partial(dist.broadcast, src=0, group=group), device)
@@ -549,7 +536,7 @@ def _serve(group: Any, jobs: Sequence[Job], device: torch.device) -> None:
                 outbox.put(partial(send, about, {name: x.cpu() for name, x in leaves.items()}))
     except Exception as error:  # perhaps rank 0 is gone
         outbox.put(partial(send, {FAILED: f"{type(error).__name__}: {error}"}, {}))
-        outbox.put(gone)
+        outbox.put(partial(os._exit, 1))
         sender.join()
     os._exit(0)
 
