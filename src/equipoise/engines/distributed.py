@@ -114,9 +114,9 @@ class Child(subprocess.Popen[bytes]):
     """A rank that this process has started."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        self.errors, none = tempfile.TemporaryFile(), subprocess.DEVNULL  # noqa: SIM115 (it lives as long as the process)
+        self.said, none = tempfile.TemporaryFile(), subprocess.DEVNULL  # noqa: SIM115 (it lives as long as the process)
         # in its own session: Ctrl-C is for rank 0, which ends the others
-        super().__init__(again(), env=variables, stdin=none, stdout=none, stderr=self.errors, start_new_session=True)
+        super().__init__(again(), env=variables, stdin=none, stdout=none, stderr=self.said, start_new_session=True)
 
     @property
     def end(self) -> str:
@@ -125,8 +125,8 @@ class Child(subprocess.Popen[bytes]):
             status = self.wait(POLL)
         except subprocess.TimeoutExpired:
             return ""
-        self.errors.seek(0)
-        last = self.errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self.said.seek(0)
+        last = self.said.read().decode(errors="replace").strip().rpartition("\n")[2]
         words = f"ended with status {status}" + f" ({last})" * bool(last)
         return words if status >= 0 else f"was killed by signal {-status}"
 
@@ -294,6 +294,8 @@ class Ranks:
             k, why = min([*self.lost.items()], key=lambda item: not item[0])
             if self.children and not why.startswith(FAILED):
                 why = self.children[k - 1].end or why
+            if launched() and _in_main_thread():  # torchrun ends all others, but this prints why
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             text = f"rank {k} on {self.hosts[k]} {why}"
             raise RunError(f"{text}. The last complete round is kept: give the same command again.", CODE)
 
@@ -553,8 +555,7 @@ def _own(like: Job, fields: Content, shared: Named, clients: Sequence[Any], own:
 def naming_lost(engine: object) -> Iterator[None]:
     """If the block is stopped because a rank is lost, as torchrun does by SIGTERM, raise the error that names it."""
     ranks = engine.ranks if isinstance(engine, Distributed) else None
-    here = threading.current_thread() is threading.main_thread()
-    alone = ranks is not None and here and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    alone = ranks is not None and _in_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     try:
         if alone:
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -565,5 +566,10 @@ def naming_lost(engine: object) -> Iterator[None]:
             ranks.check()
         raise
     finally:
-        if alone:
+        if alone and signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _in_main_thread() -> bool:
+    """Whether this code may handle signals."""
+    return threading.current_thread() is threading.main_thread()
