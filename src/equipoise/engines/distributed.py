@@ -536,7 +536,8 @@ def _serve(group: Any, jobs: Sequence[Job], device: torch.device) -> None:
                 words, leaves = answer.sent()
                 about = {"number": fields["number"], "row": row, "seconds": seconds, "words": words}
                 outbox.put(partial(send, about, {name: x.cpu() for name, x in leaves.items()}))
-    except Exception as error:  # perhaps rank 0 is gone
+    except Exception as error:
+        time.sleep(LINGER * isinstance(error, RuntimeError))  # of gloo if another rank is lost, which rank 0 notices
         outbox.put(partial(send, {FAILED: f"{type(error).__name__}: {error}"}, {}))
         outbox.put(partial(os._exit, 1))
         sender.join()
