@@ -165,13 +165,11 @@ def reporting(doing: str = "train this federation", store: Any = None) -> Iterat
     try:
         yield
     except Exception as error:
-        with contextlib.suppress(RuntimeError):  # the store is gone
-            store = store or _store()
-            store.set("problem", f"rank {rank()} on {socket.gethostname()} cannot {doing}: {error}")
-            if rank():
-                _welcomed(store)  # or not, until rank 0 has looked
-                time.sleep(LINGER)
+        store = store or _store()
+        store.set("problem", f"rank {rank()} on {socket.gethostname()} cannot {doing}: {error}")
         if rank():
+            _welcomed(store)  # or not, until rank 0 has looked
+            time.sleep(LINGER)
             os._exit(1)
 
 
