@@ -321,15 +321,27 @@ federation("fedavg", engine="distributed", workers=2)
 """
 
 
+KILLED = """
+import os, signal, threading
+from helpers import federation
+
+fed = federation("scaffold", engine="distributed", workers=4)
+fed.fit(2, progress=False)
+threading.Timer(0.1, os.kill, (fed.trial.engine.children[0].pid, signal.SIGKILL)).start()
+fed.fit(3000, progress=False)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (DYING, r"RunError: rank 1 on \S+ cannot connect to the others: was killed by signal 9"),
         (SECOND, "RunError: There is a federation with this engine already, in other processes"),
+        (KILLED, r"RunError: rank 1 on \S+ was killed by signal 9"),  # not one that waited for rank 1
     ],
 )
-def test_ranks_that_cannot_meet_end_with_an_error(text: str, message: str, tmp_path: Path) -> None:
+def test_ranks_that_cannot_meet_or_go_on_end_with_an_error(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(text)
     done = started(*PYTHON, path)
