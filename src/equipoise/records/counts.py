@@ -1,13 +1,13 @@
 """Every count of people that a run shows, and which of them are hidden: decided once, for all tables together."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from equipoise.metrics.groups import Counts, people_of
 from equipoise.privacy.suppression import Key, OfClass, Publication
 from equipoise.records import treatment
 from equipoise.records.threshold import hidden_in
-from equipoise.records.treatment import SETS, Division
+from equipoise.records.treatment import SETS, Division, Words
 from equipoise.system.grouping import by_name
 
 if TYPE_CHECKING:
@@ -26,7 +26,29 @@ def unshown(history: "History", positive: int | None, last: int) -> set[Key]:
     positive : the class whose people are counted; None: the second of two, every one of more.
     last : how many of the last evaluated rounds are shown.
     """
-    made, divisions = Publication(history.least_group), [" and ".join(names) for names in history.divisions]
+    made, spare, gone = Publication(history.least_group), dict[str, list[Key]](), set[Key]()
+    _add_sets(made, history, positive, last)
+    for k, names in enumerate(history.divisions):
+        if not (rounds := treatment.sums_by_round(history, k, last)):
+            continue
+        rows = by_name(rows for _, rows, _ in rounds)
+        keys = {words: (" and ".join(names), ", ".join(words)) for words in rows}
+        for words, key in keys.items():
+            made.add(key, *_counted(rows[words][-1], positive))
+        spare[" and ".join(names)] = rests = made.total([*keys.values()], rest=rounds[-1][2])
+        for name, by_value in _alone(history, k, keys):  # of all attributes together
+            others = [*spare.get(name, ())]
+            for value, parts in by_value.items():
+                others += _add_parts(made, (name, value), parts)
+            made.sums.extend((key, others) for key in rests)
+        gone |= _add_sites(made, history, k, [value for _, value in keys.values()], positive)
+    chosen = history.threshold_alone
+    gone |= set() if chosen is None else hidden_in(chosen, 1 if positive is None else positive)
+    return gone | made.hidden(gone)
+
+
+def _add_sets(made: Publication, history: "History", positive: int | None, last: int) -> None:
+    """Add the people in each test set, and those on whom each client is tested."""
     counted = by_name(groups for _, groups in treatment.counts_by_round(history.records)[-last:])
     for name, n in history.sizes.items():
         made.add((SETS, name), n, _classes(counted[name][-1], positive) if name in counted else {})
@@ -40,25 +62,13 @@ def unshown(history: "History", positive: int | None, last: int) -> set[Key]:
         if name in history.sizes:
             made.total([(SETS, name)], (CLIENTS, name))
     made.total([(CLIENTS, name) for name in sizes])
-    spare, gone = dict[str, list[Key]](), set[Key]()
-    for k, division in enumerate(divisions):
-        if not (rounds := treatment.sums_by_round(history, k, last)):
-            continue
-        rows = by_name(rows for _, rows, _ in rounds)
-        for words, each in rows.items():
-            made.add((division, ", ".join(words)), *_counted(each[-1], positive))
-        spare[division] = made.total([(division, ", ".join(words)) for words in rows], rest=rounds[-1][2])
-        if len(history.divisions[k]) > 1:  # by all attributes together
-            for at, name in enumerate(history.attributes):
-                others = [*spare.get(name, ())]
-                for value in history.attributes[name]:
-                    parts = [(division, ", ".join(words)) for words in rows if words[at] == value]
-                    others += _add_parts(made, (name, value), parts)
-                made.sums.extend((key, others) for key in spare[division])
-        gone |= _add_sites(made, history, k, [", ".join(words) for words in rows], positive)
-    chosen = history.threshold_alone
-    gone |= set() if chosen is None else hidden_in(chosen, 1 if positive is None else positive)
-    return gone | made.hidden(gone)
+
+
+def _alone(history: "History", k: int, keys: Mapping[Words, Key]) -> Iterator[tuple[str, dict[str, list[Key]]]]:
+    """If a division is by all attributes together, of each attribute by value the keys of the groups that have it."""
+    for at, name in enumerate(history.attributes if len(history.divisions[k]) > 1 else ()):
+        values = history.attributes[name]
+        yield name, {value: [key for words, key in keys.items() if words[at] == value] for value in values}
 
 
 def _add_sites(
@@ -70,28 +80,28 @@ def _add_sites(
     by_value: dict[str, list[Key]] = {value: [] for value in values}
     sites = {at.get(site, site): sums for site, sums in treatment.site_sums(history, treatment.latest(history)).items()}
     if len(sites) > SITES:
-        keys = {division.key(value, site) for value in values for site in sites}
-        return keys | {OfClass(key, 1 if positive is None else positive) for key in keys}
+        every = {division.key(value, site) for value in values for site in sites}
+        return every | {OfClass(key, 1 if positive is None else positive) for key in every}
     for site, sums in sites.items():
         rows, _ = treatment.summed(history, k, [sums])
-        keyed = {name: division.key(name, site) for name in map(", ".join, rows)}
-        for row, (value, key) in zip(rows.values(), keyed.items(), strict=True):
-            if key not in made.n and value in by_value:
-                made.add(key, *_counted(row, positive))
+        keys = {words: division.key(", ".join(words), site) for words in rows}
+        for words, key in keys.items():
+            if key not in made.n and (value := ", ".join(words)) in by_value:
+                made.add(key, *_counted(rows[words], positive))
                 by_value[value].append(key)
-        for c, name in enumerate(history.attributes if len(history.divisions[k]) > 1 else ()):
-            for value in history.attributes[name]:
-                parts = [keyed[", ".join(words)] for words in rows if words[c] == value]
-                _add_parts(made, (name, value, site), [key for key in parts if key in made.n])
+        for name, at_site in _alone(history, k, keys):
+            for value, parts in at_site.items():
+                _add_parts(made, (name, value, site), parts)
         for whole in ((SETS, site), (CLIENTS, site)):
-            _add_parts(made, whole, [key for key in keyed.values() if key in made.n])
+            _add_parts(made, whole, [*keys.values()])
     for value, parts in by_value.items():
         _add_parts(made, division.key(value), parts)
     return set()
 
 
-def _add_parts(made: Publication, whole: Key, parts: Sequence[Key]) -> list[Key]:
-    """Add that groups are in another one, if that is counted."""
+def _add_parts(made: Publication, whole: Key, groups: Sequence[Key]) -> list[Key]:
+    """Add that those of some groups that are counted are in another one, if that is."""
+    parts = [key for key in groups if key in made.n]
     return made.total(parts, whole) if whole in made.n and parts else []
 
 

@@ -9,19 +9,18 @@ from numpy.typing import NDArray
 from equipoise.metrics.statistics import half_interval
 from equipoise.report import drawing
 from equipoise.report.document import Numbers
-from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH
+from equipoise.report.drawing import INK, MARKERS, PALETTE, WIDTH, Figure
 from equipoise.report.figures_of_clients import density_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 TERMS: Final = {"local": "local loss", "shift": "distribution shift", "aggregation": "aggregation"}
 
 NATS: Final = "(nats)"  # the unit of cross-entropies
 
 
-def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]], unit: str = NATS) -> "Figure":
+def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]], unit: str = NATS) -> Figure:
     """Local, distribution-shift and aggregation loss over the rounds, one panel per term, one line per run.
 
     The terms are signed: an aggregation loss below the line at 0 means that the average is better than the local models.
@@ -45,7 +44,7 @@ def decomposition(rows: Mapping[str, Sequence[Mapping[str, float]]], unit: str =
     return drawing.legend(figure, panels[0], list(rows))
 
 
-def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> "Figure":
+def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> Figure:
     """Size of the distribution-shift and the aggregation loss of one round against the label skew: FedLD's Fig. 2.
 
     The shift loss belongs to the local training, so methods that differ on the server only share a line there. The last
@@ -106,7 +105,7 @@ def _aggregation(method: str) -> str:
     return name.replace("fedld", "principal")
 
 
-def lines(runs: Sequence[Any], unit: str = NATS) -> "Figure":
+def lines(runs: Sequence[Any], unit: str = NATS) -> Figure:
     """Loss of trained models along filter-normalised random directions: mean and range over the directions, per run."""
     figure, (axes,) = drawing.panels(1, height=1.9)
     names = _names(runs)
@@ -120,7 +119,7 @@ def lines(runs: Sequence[Any], unit: str = NATS) -> "Figure":
     return drawing.legend(figure, axes, names)
 
 
-def consistency(windows_of_runs: Sequence[Sequence[Numbers]]) -> "Figure":
+def consistency(windows_of_runs: Sequence[Sequence[Numbers]]) -> Figure:
     """How steadily clients pushed the parameters of a layer one way, a panel per window of rounds: FedHEAL's Fig. 2."""
     figure, panels = drawing.panels(len(windows_of_runs[0]), height=1.2, sharex=True)
     for axes, *windows in zip(panels, *windows_of_runs, strict=True):
@@ -136,7 +135,7 @@ def consistency(windows_of_runs: Sequence[Sequence[Numbers]]) -> "Figure":
 STATES: Final = {"sharpness": "sharpness S(ρ)", "loss": "perturbed loss L(ρ)"}
 
 
-def states(runs: Sequence[Any], quantity: str, unit: str = NATS) -> "Figure":
+def states(runs: Sequence[Any], quantity: str, unit: str = NATS) -> Figure:
     """Loss or sharpness over the search distance: a panel per group of clients, a line per run; the band is from the lowest to the highest client."""
     groups, names = list(dict.fromkeys(group for run in runs for group in run.groups)), _names(runs)
     columns = min(2, len(groups))
@@ -150,7 +149,7 @@ def states(runs: Sequence[Any], quantity: str, unit: str = NATS) -> "Figure":
     return drawing.legend(figure, max(panels, key=lambda axes: len(axes.lines)), names)
 
 
-def planes(runs: Sequence[Any], unit: str = NATS) -> "Figure":
+def planes(runs: Sequence[Any], unit: str = NATS) -> Figure:
     """Loss of trained models over a plane of two random directions: contours at the same levels, one panel per run."""
     from matplotlib.colors import LinearSegmentedColormap
 

@@ -3,8 +3,6 @@
 Figures and tables of the evidence have titles, too: a finding from the numbers where there is one, else what they are of.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -233,37 +231,17 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
     if not changes:
         return f"{first} alone learned enough to be judged; no other method did."
 
-    none = "No method" if seeds > 1 else "no method"  # which follows "With this seed"
-
-    def merit(method: str) -> tuple[bool, int, int, float]:
-        fair = [bool(effect.better) for panel, effect in changes[method] if panel.about != "mean"]
-        better = [change for change in sorted(changes[method], key=_order) if change[1].better]
-        size = abs(_difference(better[0][1])) if better else 0.0
-        return bool(better), sum(fair) - fair.count(False), len(better), size
-
-    leading = max(changes, key=merit)
+    leading = max(changes, key=lambda method: _merit(changes[method]))
     better = _changes([change for change in changes[leading] if change[1].better])
     worse = _changes([change for change in changes[leading] if not change[1].better])
     if not better:
-        worst = [method for method in changes if changes[method]]
-        if not worst:
-            return f"{none} is shown to differ from {first}" + (f" with {seeds} seeds." if seeds > 1 else ".")
-        nobody = f"no method is shown to be better than {first}"
-        for n in (2, 1):  # changes that are named of each
-            named = [_joined(_changes(changes[method], n)) for method in worst]
-            text = f"{notes.listed([f'{method} {text}' for method, text in zip(worst, named, strict=True)])}; {nobody}."
-            if len(text.split()) <= words:
-                return text
-        names = notes.listed(worst) if len(worst) < 3 else plural(len(worst), "method")
-        return f"{none} is shown to be better than {first}, and {names} {'is' if len(worst) == 1 else 'are'} worse in a respect."
-    rest = [method for method in changes if method != leading]
-    differing = [method for method in rest if changes[method]]
-    end = ""
-    if rest and not differing:
-        end = f"; no other method is shown to differ from {first}"
-    verb = "differs" if len(differing) == 1 else "differ"
-    closes = [end]
+        return _none_better(
+            first, {method: of_method for method, of_method in changes.items() if of_method}, seeds, words
+        )
+    differing = [method for method in changes if changes[method] and method != leading]
+    closes = [f"; no other method is shown to differ from {first}" * (len(changes) > 1)]
     if differing:
+        verb = "differs" if len(differing) == 1 else "differ"
         names = notes.listed(differing) if len(differing) < 3 else plural(len(differing), "other method")
         closes = [f"; {names} {verb} from {first}, too", f"; {plural(len(differing), 'other')} {verb}, too"]
     if len(differing) == 1:
@@ -274,6 +252,27 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
             if len((text := f"{leading} {_joined(gains)}{cost}{close}.").split()) <= words:
                 return text
     return f"{leading} {better[0]}{cost}."
+
+
+def _merit(changes: Changes) -> tuple[bool, int, int, float]:
+    """How good it is what a method changes: whether it is any, for whom, how much."""
+    fair = [bool(effect.better) for panel, effect in changes if panel.about != "mean"]
+    better = [change for change in sorted(changes, key=_order) if change[1].better]
+    return bool(better), sum(fair) - fair.count(False), len(better), abs(_difference(better[0][1])) if better else 0.0
+
+
+def _none_better(first: str, worse: Mapping[str, Changes], seeds: int, words: int) -> str:
+    """The headline where no method changes anything to the better, of those that change something to the ``worse``."""
+    none = "No method" if seeds > 1 else "no method"  # which follows "With this seed"
+    if not worse:
+        return f"{none} is shown to differ from {first}" + (f" with {seeds} seeds." if seeds > 1 else ".")
+    for n in (2, 1):  # changes that are named of each
+        named = [f"{method} {_joined(_changes(changes, n))}" for method, changes in worse.items()]
+        text = f"{notes.listed(named)}; no method is shown to be better than {first}."
+        if len(text.split()) <= words:
+            return text
+    names = notes.listed([*worse]) if len(worse) < 3 else plural(len(worse), "method")
+    return f"{none} is shown to be better than {first}, and {names} {'is' if len(worse) == 1 else 'are'} worse in a respect."
 
 
 def _changes(changes: Changes, n: int | None = None) -> list[str]:
@@ -383,12 +382,11 @@ def warnings(comparison: content.Document) -> list[str]:
     """All that to be careful with, the most important first."""
     of_people = [note for treated in content.treated(comparison) for note in treated.parity["notes"]]
     notes_by = grouped((key_of(note), note) for note in dict.fromkeys((*comparison["notes"], *of_people)))
-    failed = [row for row in comparison["methods"] if row["failed"]]
     untuned = "Nothing was tuned, which may favour one of the methods: --tune 16 chooses settings on held-out training samples."
     first = (LEAK, notes.UNEQUAL, notes.CHANGED, notes.UNTUNED)
     return [
         *notes_by.get(LEAK, ()),
-        *([sentences.failed_methods(failed)] if failed else []),
+        *filter(None, [sentences.failed_methods(comparison["methods"])]),
         *notes_by.get(notes.UNEQUAL, ()),
         *filter(None, [sentences.untested_groups(comparison["methods"])]),
         *notes_by.get(notes.CHANGED, ()),

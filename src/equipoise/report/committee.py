@@ -1,7 +1,5 @@
 """The report for a committee: two printed pages, in words first, for readers who decide about a model and do not train any."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,17 +1,12 @@
 """Several runs as users hold them: a comparison that states, draws and writes what its numbers show."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from equipoise.report import answer, figures, html, rendering, sentences, statistics
+from equipoise.report.drawing import Figure
 from equipoise.system.terminal import Terminal
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 class Comparison(statistics.Comparison):

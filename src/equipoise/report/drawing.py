@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,9 +22,12 @@ from equipoise.report.statistics import Comparison, Run
 from equipoise.system.files import open_regular, write_atomically
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import matplotlib.axes
+    import matplotlib.figure
 
+# the names of types of Matplotlib, which takes long to import
+Axes: TypeAlias = "matplotlib.axes.Axes"
+Figure: TypeAlias = "matplotlib.figure.Figure"
 T = TypeVar("T")
 Vector = NDArray[np.float64]
 
@@ -176,6 +179,35 @@ def panels(
         if text:
             title(axes, text)
     return figure, used
+
+
+def plane(height: float) -> tuple[Figure, Axes]:
+    """A figure whose one panel shows a number against another, with lines from both sides."""
+    figure, (axes,) = panels(1, height=height)
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    axes.margins(0.08)
+    return figure, axes
+
+
+def bare(axes: Axes) -> None:
+    """A panel without lines and ticks of its axes."""
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def names_below(axes: Axes, at: Sequence[float], names: Sequence[str], crowded: bool) -> None:
+    """Names at places of the axis below, turned if there is little room."""
+    turned: Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(at, names, **(turned if crowded else {}))
+
+
+def logarithmic(axes: Axes, values: Vector) -> bool:
+    """Whether values differ by a factor of 100; if so, the scale of the panel becomes logarithmic."""
+    wide = bool(0 < 100 * values.min(initial=math.inf) <= values.max(initial=0))
+    if wide:
+        axes.set_yscale("log")
+    return wide
 
 
 def upright_grid(axes: Axes) -> None:

@@ -1,22 +1,17 @@
 """Every figure of the report, by name: what draws it, which runs have it, and its caption."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from equipoise.records.history import History
 from equipoise.report import drawing, figures_of_clients as of_clients, figures_of_groups as of_groups, rates
+from equipoise.report.drawing import Figure
 from equipoise.report.holdings import Holdings, example_images, who_has_what
 from equipoise.report.layout import attended
 from equipoise.report.statistics import Comparison, Run
 from equipoise.system.suggestions import require_known
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from equipoise.records.history import History
 
 
 class Plot(NamedTuple):

@@ -3,29 +3,22 @@
 All take a comparison of runs, and raise a ``ValueError`` if no run has the data that they show.
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.records.history import History
+from equipoise.records.record import Record
 from equipoise.report import drawing
-from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Vector
+from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, WIDTH, Axes, Figure, Vector
 from equipoise.report.formatting import UNDEFINED
 from equipoise.report.holdings import ROWS
 from equipoise.report.layout import attended
 from equipoise.report.statistics import Comparison, Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from equipoise.records.history import History
-    from equipoise.records.record import Record
+from equipoise.system.grouping import grouped
 
 # From dark to light, without the ends, which vanish on a white or dark page.
 SEQUENCE: Final = ("plasma", 0.15, 0.82, 24)
@@ -98,8 +91,7 @@ def plane(compared: Comparison) -> Figure:
     Crosses are 95 % intervals over seeds.  A method whose fairness is not defined is a dashed line at its accuracy.
     """
     runs = drawing.runs_with(compared, has_contribution, "what clients reach alone")
-    figure, (axes,) = drawing.panels(1, height=2.3)
-    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    figure, axes = drawing.plane(2.3)
     for i, label, seeds in drawing.numbered(compared, runs):
         numbers = [run.summary["collaboration"] for run in seeds]
         fairness, best = (np.array([row[key] for row in numbers], dtype=np.float64) for key in ("fairness", "max"))
@@ -108,7 +100,6 @@ def plane(compared: Comparison) -> Figure:
             axes.axhline(best.mean(), linestyle=(0, (4, 2)), linewidth=1.1, **look)
             continue
         drawing.point(axes, fairness, best, label, i)
-    axes.margins(0.08)
     left, right = axes.get_xlim()
     axes.set_xlim(max(left, -104), min(right, 104))  # fairness ends at 100, error bars may not
     drawing.labels(axes, "collaborative fairness (100 × Pearson)", "accuracy of the best client (%)")
@@ -178,15 +169,11 @@ def neurons(compared: Comparison) -> Figure:
         axes.set_xlim(0, start + gap * (len(ticks) - 1))
         axes.set_ylim(-0.6, len(bits) - 0.4)
         room = WIDTH * min(units["sizes"]) / sum(units["sizes"])  # inches of the narrowest group
-        turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-        crowded = room < 0.06 * max(len(text) for _, text in ticks)
         at, texts = zip(*ticks, strict=True)
-        axes.set_xticks(at, [*map(drawing.plain, texts)], **(turned if crowded else {}))
-        few = len(order) <= 20
-        axes.set_yticks(range(len(order)) if few else [], [str(m) for m in order] if few else [])
-        axes.tick_params(length=0)
-        axes.grid(visible=False)
-        axes.spines[["left", "bottom"]].set_visible(False)
+        drawing.names_below(axes, at, [*map(drawing.plain, texts)], room < 0.06 * max(map(len, texts)))
+        shown = order if len(order) <= 20 else ()
+        axes.set_yticks(range(len(shown)), [*map(str, shown)])
+        drawing.bare(axes)
     drawing.labels(figure, "hidden units, from those that most clients hold", "client")
     return figure
 
@@ -294,9 +281,7 @@ def weights(compared: Comparison) -> Figure:
     every = every[np.isfinite(every)]
     panels[0].set_ylim(max(1.05 * every.min(initial=0), -MOST), min(1.05 * every.max(initial=0), MOST) or 1)
     drawing.labels(figure, "round", "weight (%)")
-    if any(groups):
-        drawing.legend(figure, panels[0], groups)
-    return figure
+    return drawing.legend(figure, panels[0], groups) if any(groups) else figure
 
 
 def _mean(axes: Axes, rounds: NDArray[np.int64], members: Vector, group: str, i: int) -> None:
@@ -306,31 +291,49 @@ def _mean(axes: Axes, rounds: NDArray[np.int64], members: Vector, group: str, i:
     drawing.line(axes, rounds[count > 0], mean, group, i, linewidth=1.6, markersize=6)
 
 
-# what methods measure and record in every round: the title of its panel, and what it is, with its equation
+class Quantity(NamedTuple):
+    """What methods measure and record in every round.
+
+    Parameters
+    ----------
+    title : of its panel.
+    meaning : what it is, with its equation.
+    lines : how many numbers there are of a round, the last the method's; 0 for one number per client.
+    """
+
+    title: str
+    meaning: str
+    lines: int = 0
+
+
 MEASURED: Final = {
-    "distances": "distance d",
-    "distance_variance": "variance of distances",
-    "sharpness": "sharpness S",
-    "perturbed_loss": "perturbed loss L",
-    "reputation": "reputation",
-    "kept": "share kept",
-    "step_length": "length of the step",
-    "step_cosine": "cosine of the step",
+    "distances": Quantity(
+        "distance d",
+        "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11); with distance=norms the sum "
+        "of the lengths of its tensors.",
+    ),
+    "distance_variance": Quantity(
+        "variance of distances",
+        "Variance over the clients of the squared distance between their models and the mean model (FedHEAL, Eq. 10), with "
+        "FedAvg's weights for that mean (dashed) and with those of the method.",
+        2,
+    ),
+    "sharpness": Quantity(
+        "sharpness S",
+        "Sharpness S: how much a client's training loss rises at the search distance of the round (FedISM+, Eq. 10).",
+    ),
+    "perturbed_loss": Quantity(
+        "perturbed loss L", "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11){loss}."
+    ),
+    "reputation": Quantity(
+        "reputation", "Reputation: the standing that decides what a client gets (of FedSAC, Eqs. 5 and 6)."
+    ),
+    "kept": Quantity("share kept", "Share kept: of all entries of the updates (FedHEAL, Eq. 9).", 1),
+    "step_length": Quantity(
+        "length of the step", "Length of the step: divided by that of the plain mean of the updates.", 1
+    ),
+    "step_cosine": Quantity("cosine of the step", "Cosine of the step with that mean.", 1),
 }
-MEANINGS: Final = {
-    "distances": "Distance d: squared length of the update that a client sent, of its kept entries (FedHEAL, Eq. 11); with distance=norms the sum "
-    "of the lengths of its tensors.",
-    "distance_variance": "Variance over the clients of the squared distance between their models and the mean model (FedHEAL, Eq. 10), with "
-    "FedAvg's weights for that mean (dashed) and with those of the method.",
-    "sharpness": "Sharpness S: how much a client's training loss rises at the search distance of the round (FedISM+, Eq. 10).",
-    "perturbed_loss": "Perturbed loss L: a client's training loss at that distance (FedISM+, Eq. 11){loss}.",
-    "reputation": "Reputation: the standing that decides what a client gets (of FedSAC, Eqs. 5 and 6).",
-    "kept": "Share kept: of all entries of the updates (FedHEAL, Eq. 9).",
-    "step_length": "Length of the step: divided by that of the plain mean of the updates.",
-    "step_cosine": "Cosine of the step with that mean.",
-}
-# how many numbers there are of a round, the last the method's; all others are one number per client
-LINES: Final = {"distance_variance": 2, "kept": 1, "step_length": 1, "step_cosine": 1}
 
 
 def measured(compared: Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Figure:
@@ -347,40 +350,29 @@ def measured(compared: Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Fig
     runs = drawing.runs_with(compared, lambda run: bool(measured_in([run.history], keys)), "what a method measured")
     firsts = {label: seeds[0].history for label, seeds in runs.items()}
     plotted = [(key, label) for key in keys for label, run in firsts.items() if measured_in([run], [key])]
-    by_client = [label for key, label in plotted if key not in LINES]
-    groups = list(dict.fromkeys(chain.from_iterable(firsts[label].client_groups for label in by_client)))
-    titles = [MEASURED[key] + f", {label}" * (len(compared.runs) > 1) for key, label in plotted]
+    titles = [MEASURED[key].title + f", {label}" * (len(compared.runs) > 1) for key, label in plotted]
     single = len(titles) == 1
     figure, panels = drawing.panels(titles, columns=2 - single, height=1.9 if single else 1.25, sharey=False)
-    tables = [measured_table(firsts[label], key) for key, label in plotted]
-    for axes, (key, label), (rounds, table) in zip(panels, plotted, tables, strict=True):
-        if key in LINES:
-            _measured_lines(axes, rounds, table)
-        else:
-            _measured_clients(axes, rounds, table, np.array(firsts[label].client_groups), groups)
-        drawing.whole_numbers(axes)
-    for key in dict.fromkeys(key for key, _ in plotted):
-        same = [k for k, (other, _) in enumerate(plotted) if other == key]
-        _one_scale([panels[k] for k in same], [tables[k][1] for k in same])
+    drawn = [(axes, key, firsts[label]) for axes, (key, label) in zip(panels, plotted, strict=True)]
+    by_client = [(axes, run.client_groups) for axes, key, run in drawn if not MEASURED[key].lines]
+    groups = list(dict.fromkeys(chain.from_iterable(names for _, names in by_client)))
+    for axes, key, run in drawn:
+        _draw_measured(axes, key, run, groups)
+    for same in grouped((key, (axes, measured_table(run, key)[1])) for axes, key, run in drawn).values():
+        _one_scale(*zip(*same, strict=True))
     drawing.labels(figure, "round")
-    if any(groups):
-        drawing.legend(figure, panels[[key in LINES for key, _ in plotted].index(False)], groups)
-    return figure
+    return drawing.legend(figure, by_client[0][0], groups) if any(groups) else figure
 
 
-def _measured_lines(axes: Axes, rounds: NDArray[np.int64], table: Vector) -> None:
-    """The numbers of a round as lines, the last, which is the method's, below the others."""
-    for column, last in zip(table.T[::-1], (True, False), strict=False):
+def _draw_measured(axes: Axes, key: str, run: History, groups: Sequence[str]) -> None:
+    """The numbers of a round as lines, the last, which is the method's, below the others; or of the clients, by group their mean and range."""
+    rounds, table = measured_table(run, key)
+    drawing.whole_numbers(axes)
+    for column, last in zip(table.T[::-1], (True, False), strict=False) if MEASURED[key].lines else ():
         look: drawing.Style = {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
         axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **look)
-
-
-def _measured_clients(
-    axes: Axes, rounds: NDArray[np.int64], table: Vector, of_client: NDArray[np.str_], groups: Sequence[str]
-) -> None:
-    """The numbers of the clients by group: their mean, and a band from the lowest to the highest."""
-    for i, group in enumerate(groups):
-        members = table[:, of_client == group]
+    for i, group in enumerate(() if MEASURED[key].lines else groups):
+        members = table[:, np.array(run.client_groups) == group]
         if (present := np.isfinite(members).any(axis=1)).any():
             _mean(axes, rounds, members, group, i)
             low, high = (reduce(members[present], axis=1) for reduce in (np.nanmin, np.nanmax))
@@ -390,9 +382,7 @@ def _measured_clients(
 def _one_scale(panels: Sequence[Axes], tables: Sequence[Vector]) -> None:
     """Let panels have one scale, which is logarithmic where values differ by a factor of 100."""
     every = np.concatenate([np.ravel(table) for table in tables])
-    every = every[np.isfinite(every)]
-    if 0 < 100 * every.min(initial=math.inf) <= every.max(initial=0):
-        panels[0].set_yscale("log")
+    drawing.logarithmic(panels[0], every[np.isfinite(every)])
     for axes in panels[1:]:
         axes.sharey(panels[0])
     panels[0].autoscale(axis="y")
@@ -406,7 +396,7 @@ def measured_in(histories: Sequence[History], keys: Sequence[str] = tuple(MEASUR
 def measured_table(history: History, key: str) -> tuple[NDArray[np.int64], Vector]:
     """The rounds [R] in which a run recorded a quantity, and its numbers [R, N], NaN for absent clients, or [R, lines]."""
     records = [record for record in history.records if record.get(key) is not None]
-    lines = LINES.get(key, 0)
+    lines = MEASURED[key].lines
     table = np.full((len(records), lines or len(history.client_groups)), np.nan)
     for row, record in zip(table, records, strict=True):
         row[slice(None) if lines else record["ids"]] = record.get(key)

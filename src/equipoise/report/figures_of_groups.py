@@ -3,25 +3,18 @@
 All take a comparison of runs, and raise a ``ValueError`` if no run has the data that they show.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from equipoise.records.history import History
 from equipoise.report import document as content, drawing
 from equipoise.report.document import interval_of
-from equipoise.report.drawing import FAINT, INK, MARKERS, PALETTE, Curve, Vector
+from equipoise.report.drawing import INK, MARKERS, PALETTE, Axes, Curve, Figure, Vector
 from equipoise.report.formatting import FAILED
 from equipoise.report.statistics import Comparison, Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from equipoise.records.history import History
 
 TESTED: Final = {"avg": "AVG", "std": "STD", "worst": "worst group"}
 
@@ -82,12 +75,10 @@ def tradeoff(compared: Comparison) -> Figure:
     """
     measure = compared.measure
     runs = drawing.runs_with(compared, has_several_groups, f"{measure.noun} on several groups")
-    figure, (axes,) = drawing.panels(1, height=2.3)
-    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    figure, axes = drawing.plane(2.3)
     for i, label, seeds in drawing.numbered(compared, runs):
         avg, std = (np.array([run.summary[key] for run in seeds], dtype=np.float64) for key in ("avg", "std"))
         drawing.point(axes, std, avg, label, i)
-    axes.margins(0.08)
     axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
     low, high = axes.get_ylim()
     least, most, room = *measure.ends, 2 * measure.point(high)
@@ -195,12 +186,9 @@ def _losses(axes: Axes, methods: Sequence[tuple[int, str, Sequence[Sequence[Curv
             drawing.band(axes, rounds, values.min((0, 1)), values.max((0, 1)), i, 0.18)
         drawing.beyond(axes, rounds, end, over, "^", i)
     every = np.concatenate(drawn)
-    low, high = every.min(initial=math.inf), every.max(initial=0)
-    if 0 < 100 * low <= high:
-        axes.set_yscale("log")
-    else:
+    if not drawing.logarithmic(axes, every):
         axes.set_ylim(bottom=0)
-    if high == end:
+    if every.max(initial=0) == end:
         axes.set_ylim(top=end)
 
 

@@ -1,23 +1,17 @@
 """Who has what, drawn: clients by classes, sizes and groups, and a few images; from what `equipoise.data.holdings` found."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from equipoise.privacy.suppression import enough, hidden, in_words, text_of
 from equipoise.records.meta import Content
 from equipoise.report import drawing
-from equipoise.report.drawing import INK, PALETTE, SHORT, Vector
+from equipoise.report.drawing import INK, PALETTE, SHORT, Axes, Figure, Vector
 from equipoise.system.text import plural, span
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ROWS: Final = 30  # clients with names of their own; of more, cells are drawn instead of circles
 CLASSES: Final = 20  # of more, cells
@@ -36,27 +30,25 @@ def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
     holdings : what `equipoise.data.holdings.holdings` found, and `classes`, names of the classes, if they have any.
     least : samples that a bar, a circle or a cell must be about; of fewer nothing is drawn.
     """
-    blocks = [block for block in (holdings["clients"], holdings["tests"]) if block]
-    n_classes = max(len(holder["counts"] or ()) for block in blocks for holder in block)
+    blocks, n_classes = _blocks(holdings)
     groups = list(dict.fromkeys(holder["group"] for holder in holdings["clients"]))
     groups = groups if 1 < len(groups) <= len(PALETTE) else []
-    heights = [1.0 if len(block) <= ROWS else 24 / len(block) for block in blocks]
-    total = sum(len(block) * height + 1 for block, height in zip(blocks, heights, strict=True))
+    heights = [1.0 if len(block) <= ROWS else 24 / len(block) for block in blocks.values()]
+    total = sum(len(block) * height + 1 for block, height in zip(blocks.values(), heights, strict=True))
     figure, panels = drawing.panels(1 + bool(n_classes), columns=1 + bool(n_classes), height=0.145 * total + 0.2)
     left, right = panels[0], panels[-1]
     left.get_gridspec().set_width_ratios([3, 1][: len(panels)])  # type: ignore[union-attr]
     ticks: list[tuple[float, str]] = []
     top = 0.0
-    for block, height in zip(blocks, heights, strict=True):
-        named, end = len(block) <= ROWS, top + height * len(block)
+    for (noun, block), height in zip(blocks.items(), heights, strict=True):
+        end = top + height * len(block)
         at = np.arange(len(block), dtype=np.float64) * height + top + height / 2
         colours = {group: drawing.color(groups.index(group) if group in groups else 0) for group in map(_group, block)}
         if n_classes:
             _draw_classes(left, block, n_classes, at, colours, (end, top), least)
         _draw_sizes(right, block, at, colours, height, [] if top else groups, least)
-        noun = "client" if block is holdings["clients"] else "test set"
         names = [(y, drawing.plain(holder["name"], SHORT)) for y, holder in zip(at.tolist(), block, strict=True)]
-        ticks += names if named else [((top + end) / 2, plural(len(block), noun))]
+        ticks += names if len(block) <= ROWS else [((top + end) / 2, plural(len(block), noun))]
         # over the names, where the one panel is that of the samples
         x, side = (0, "left") if n_classes else (-0.02, "right")
         place = left.get_yaxis_transform()
@@ -68,21 +60,24 @@ def who_has_what(holdings: Holdings, least: int = 1) -> Figure:
     right.set_xticks([])
     right.set_xlim(0, 1.5)
     for axes in panels:
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
+        drawing.bare(axes)
     if n_classes:
         _name_classes(left, [str(name) for name in holdings.get("classes") or range(n_classes)])
-    drawing.legend(figure, right, groups)
-    return figure
+    return drawing.legend(figure, right, groups)
+
+
+def _blocks(holdings: Holdings) -> tuple[dict[str, Holders], int]:
+    """By what they are the clients and the test sets, if any; and how many classes their samples have."""
+    held = {"client": holdings["clients"], "test set": holdings["tests"]}
+    blocks = {noun: holders for noun, holders in held.items() if holders}
+    return blocks, max(len(holder["counts"] or ()) for block in blocks.values() for holder in block)
 
 
 def _name_classes(axes: Axes, classes: Sequence[str]) -> None:
     """The axis of the classes, with their names where they are few."""
     shown = [drawing.plain(name, SHORT) for name in classes]
-    turned: drawing.Style = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
     if len(classes) <= CLASSES:
-        axes.set_xticks(range(len(classes)), shown, **(turned if sum(map(len, shown)) > 28 else {}))
+        drawing.names_below(axes, range(len(classes)), shown, sum(map(len, shown)) > 28)
     axes.set_xlim(-0.6, len(classes) - 0.4)
     drawing.labels(axes, "class")
 
@@ -187,10 +182,9 @@ def sentence(holdings: Holdings, classes: bool = True, least: int = 1) -> str:
 
 def marks(holdings: Holdings, least: int = 1) -> str:
     """What the circles and cells of `who_has_what` mean, of those that it draws, and that it draws none of fewer samples than ``least``."""
-    blocks = [block for block in (holdings["clients"], holdings["tests"]) if block]
-    n_classes = max(len(row["counts"] or ()) for block in blocks for row in block)
-    circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks if n_classes}
-    numbers = [n for block in blocks for holder in block for n in (holder["size"], *(holder["counts"] or ()))]
+    blocks, n_classes = _blocks(holdings)
+    circles = {len(block) <= ROWS and n_classes <= CLASSES for block in blocks.values() if n_classes}
+    numbers = [n for block in blocks.values() for holder in block for n in (holder["size"], *(holder["counts"] or ()))]
     small = any(n > 0 and not enough(n, least) for n in numbers)
     return (
         " Circles: the area is the number of samples." * (True in circles)

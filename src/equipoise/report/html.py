@@ -7,16 +7,17 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from equipoise.metrics.definitions import Statistic
 from equipoise.metrics.measures import Measure, measures_of
+from equipoise.records.history import History
 from equipoise.records.meta import LEAK
 from equipoise.report import answer, figures as drawings, layout, page as pages, provenance, rendering, thresholds
 from equipoise.report.columns import anchor, hint, notation, terms_of, typeset
 from equipoise.report.document import mean_of, tables
-from equipoise.report.drawing import svg
-from equipoise.report.figures_of_clients import MEANINGS, measured_in
+from equipoise.report.drawing import Figure, svg
+from equipoise.report.figures_of_clients import MEASURED, measured_in
 from equipoise.report.figures_of_groups import loss_curve, loss_limit
 from equipoise.report.formatting import FAILED, without
 from equipoise.report.holdings import marks, sentence
@@ -28,11 +29,6 @@ from equipoise.system.files import real_path, write_atomically
 from equipoise.system.text import plural, visible
 
 CHOICE: Final = "choosing/tuning.html"  # next to the report of a comparison whose settings were chosen
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from equipoise.records.history import History
 
 
 def write(histories: Sequence[History] | Comparison, path: str | os.PathLike[str], *, figures: bool = False) -> Path:
@@ -328,7 +324,7 @@ def parts_of_captions(compared: Comparison) -> dict[str, str]:
         "seed": " Drawn for the lowest seed." * several,
         "classes": ", classes" * classes,
         "holdings": sentence(holdings, classes, least) + marks(holdings, least) if holdings else "",
-        "measured": " ".join(MEANINGS[key].format(loss=losses) for key in measured_in(compared.histories)),
+        "measured": " ".join(MEASURED[key].meaning.format(loss=losses) for key in measured_in(compared.histories)),
         "kept": _kept(compared),
     }
 

@@ -1,7 +1,5 @@
 """The index of a folder: its comparisons, what each shows, and where its page is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from equipoise.report import answer

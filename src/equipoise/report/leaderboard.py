@@ -1,7 +1,5 @@
 """Every method of a benchmark against the tuned reference: per scenario, and over the scenarios; as a page, tables, CSV and LaTeX."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

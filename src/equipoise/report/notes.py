@@ -1,17 +1,16 @@
 """Sentences about limits of the comparison of runs; every table and page shows them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from equipoise.metrics.measures import Measure
 from equipoise.privacy.suppression import enough
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, LEAVE_OUT, ORACLE
+from equipoise.records.history import History
 from equipoise.records.meta import LEAK, OF_DATA, REPEATED, TOGETHER, Tuned
 from equipoise.report.document import Measured, Numbers, means_of
 from equipoise.report.formatting import brief, number
@@ -20,11 +19,8 @@ from equipoise.system.grouping import grouped
 from equipoise.system.suggestions import some
 from equipoise.system.text import Said, key_of, noun, plural
 
-if TYPE_CHECKING:
-    from equipoise.records.history import History
-
-    Runs = Mapping[str, Mapping[int, History]]  # by label and seed
-    NumbersOfRuns = Mapping[str, Mapping[int, Numbers]]
+Runs = Mapping[str, Mapping[int, History]]  # by label and seed
+NumbersOfRuns = Mapping[str, Mapping[int, Numbers]]
 
 _CONTRIBUTIONS: Final = {  # the contributions that a method used
     "standalone_val": "measured on the server's validation data; the table measures them on the test set",

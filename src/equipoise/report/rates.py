@@ -3,10 +3,8 @@
 ``fairness`` is everywhere ``Comparison["group_fairness"]``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -16,13 +14,11 @@ from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.privacy.suppression import enough, text_of
 from equipoise.report import document as content, drawing
 from equipoise.report.document import ends_of, gaps_of, mean_of, rate_of, without_bounds
+from equipoise.report.drawing import Figure
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
 from equipoise.report.notes import FOLLOWS, UNPROTECTED, listed
 from equipoise.system.grouping import grouped
 from equipoise.system.text import Said, plural
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FEW: Final = 4  # groups that a sentence names one by one
 TITLES: Final = {  # of two classes, or of one against the rest

@@ -1,25 +1,19 @@
 """The papers' figures, drawn from reproduced runs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from equipoise.metrics.performance import gap, mean, std, worst
+from equipoise.records.history import History
 from equipoise.report import drawing
-from equipoise.report.drawing import FAINT, INK, MARKERS, Curve
+from equipoise.report.drawing import INK, MARKERS, Curve, Figure
 from equipoise.report.figures_of_clients import clients, contributions, spread
 from equipoise.report.figures_of_groups import bars
 from equipoise.report.reproduction import Block, ReproducedValue, Result
 from equipoise.report.statistics import Comparison
 from equipoise.system.grouping import grouped
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from equipoise.records.history import History
 
 Places = Mapping[str, tuple[str, float | None]]  # by row: its series, and where it stands on the axis
 
@@ -200,8 +194,7 @@ def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
     """
     from matplotlib.lines import Line2D
 
-    figure, (axes,) = drawing.panels(1, height=2.6)
-    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    figure, axes = drawing.plane(2.6)
     rows = list(dict.fromkeys(row for part in parts for row in part.rows))
     look: drawing.Style = {"linestyle": "", "markersize": 4.5}
     for k, part in enumerate(parts):
@@ -211,7 +204,6 @@ def plane(parts: Sequence[Block], x: str, y: str) -> Figure:
                 colour, mark = drawing.color(rows.index(row)), MARKERS[k % len(MARKERS)]
                 ends: drawing.Style = {"xerr": _spread([across]), "yerr": _spread([along]), "elinewidth": 0.7}
                 axes.errorbar(across.mean, along.mean, color=colour, marker=mark, **ends, **look)
-    axes.margins(0.08)
     drawing.labels(axes, x, f"{y} (%)")
     scenes = [part.title.partition(", ")[2] or part.title for part in parts]
     for i, row in enumerate(rows):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from equipoise.metrics.communication import traffic
 from equipoise.metrics.definitions import GROUPS
 from equipoise.metrics.statistics import MOST, Judgement
+from equipoise.records.history import History
 from equipoise.records.meta import Content
 from equipoise.report.document import Numbers
-from equipoise.report.drawing import svg
+from equipoise.report.drawing import Figure, svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
 from equipoise.report.layout import Sheet
 from equipoise.report.page import Bullets, Link, Page, Picture, Pictures, Section, Table, Text, grid_of, made_with
@@ -22,10 +23,7 @@ from equipoise.report.statistics import summary_of
 from equipoise.system.text import csv_text, plural
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Group
-
-    from equipoise.records.history import History
 
 EMBEDDED = "These runs are on the embedded stand-in data, scaled down, and the paper's numbers are on its own data: compare the order of the rows, never the values."
 
@@ -493,7 +491,7 @@ def _numbers(result: Result) -> list[list[object]]:
 
 def page(
     result: Result,
-    figures: "Mapping[str, Figure] | None" = None,
+    figures: Mapping[str, Figure] | None = None,
     reports: Mapping[str, str] | None = None,
     versions: Sequence[tuple[str, str]] = (),
 ) -> Page:

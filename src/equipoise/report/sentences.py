@@ -165,8 +165,7 @@ def of_spread(comparison: content.OfMeasure, spread: content.Spread) -> list[str
 
 
 def _left_out(ends: Sequence[int]) -> str:
-    low, high = ends
-    return f"{'' if low == high else f'{low} to '}{plural(high, 'client')} {'is' if high == 1 else 'are'}"
+    return f"{span(*ends)} {noun('client', ends[1])} {'is' if ends[1] == 1 else 'are'}"
 
 
 def of_collaboration(comparison: content.OfMeasure, rewards: content.Rewards) -> list[str]:
@@ -343,7 +342,7 @@ def who_learned(comparison: content.OfMeasure) -> list[content.Measured]:
 
 def _shown_and_left(comparison: content.Document) -> tuple[list[str], list[str]]:
     """The sentences of the first paragraph in their order, and those for which it has no room."""
-    ranked = list(_ranked(comparison))
+    ranked = [(rank, text) for rank, text in _ranked(comparison) if text]
     first = {text for _, text in sorted(ranked, key=lambda sentence: sentence[0])[:MOST]}
     every = [text for _, text in ranked]
     return [text for text in every if text in first], [text for text in every if text not in first]
@@ -354,32 +353,30 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
     if nothing := nothing_shown(comparison):
         yield 0, nothing
         return
-    methods, seeds, measure = comparison["methods"], len(comparison["seeds"]), measure_of(comparison)
-    if comparison["group_fairness"] and (text := missed(comparison["group_fairness"])):
-        yield 0, text
-    learned = who_learned(comparison)
-    if failed := [method for method in methods if method["failed"]]:
-        yield 1, failed_methods(failed)
-    if missing := untested_groups(methods):
-        yield 2, missing
+    methods, seeds, learned = comparison["methods"], len(comparison["seeds"]), who_learned(comparison)
+    yield 0, missed(comparison["group_fairness"]) if comparison["group_fairness"] else ""
+    yield 1, failed_methods(methods)
+    yield 2, untested_groups(methods)
+    yield from _of_learned(comparison, learned)
+    if len({*comparison["small"], *methods[0]["groups"]}) < 2 and (over := comparison["spread"]):
+        yield 2, (spread := _over_clients(over, measure_of(comparison)))
+        able = [method for method in over["methods"] if spread and not method["failed"]]
+        yield from ((4, text) for text in _shown(able, CLAIMED_OF_CLIENTS, measure_of(comparison)))
+    yield from ((6, text) for text in _rewards(comparison))
+    yield 3, TWO_SEEDS * (seeds == 2 and len(learned) > 1)
+    yield 0, one_seed(methods) * (seeds == 1 and bool(learned))
+
+
+def _of_learned(comparison: content.Document, learned: Sequence[content.Measured]) -> Iterator[tuple[int, str]]:
+    """What the methods that learned reach on the groups, with the ranks of the sentences."""
+    methods, measure = comparison["methods"], measure_of(comparison)
     if len(learned) == 1:
         only = len(without_bounds(methods)) > 1 and learned[0]["bound"] != "lower"  # which is not judged
         yield 3, _only_method(learned[0], only, measure)
     elif learned:
         titles = CLAIMED if len(learned[0]["groups"]) > 1 else {"avg": CLAIMED["avg"]}
-        shown = _shown(learned, titles, measure)
-        yield from ((4, text) for text in (*_claims(comparison, learned), *shown))
+        yield from ((4, text) for text in (*_claims(comparison, learned), *_shown(learned, titles, measure)))
         yield from ((7, text) for text in _by_other_measures(comparison))
-    one_group = len({*comparison["small"], *methods[0]["groups"]}) < 2
-    if one_group and (over := comparison["spread"]) and (spread := _over_clients(over, measure)):
-        yield 2, spread
-        able = [method for method in over["methods"] if not method["failed"]]
-        yield from ((4, text) for text in _shown(able, CLAIMED_OF_CLIENTS, measure))
-    yield from ((6, text) for text in _rewards(comparison))
-    if seeds == 2 and len(learned) > 1:
-        yield 3, TWO_SEEDS
-    if seeds == 1 and learned:
-        yield 0, one_seed(methods)
 
 
 def one_seed(methods: Sequence[content.Row]) -> str:
@@ -412,8 +409,10 @@ def _over_clients(spread: content.Spread, measure: Measure) -> str:
     return f"Over {number_of_clients(spread['ranges'], worst)}, the mean {measure.noun} is {values}."
 
 
-def failed_methods(failed: Sequence[content.Measured]) -> str:
-    """Which methods failed: their numbers are neither fair nor unfair."""
+def failed_methods(methods: Sequence[content.Measured]) -> str:
+    """Which methods failed: their numbers are neither fair nor unfair; empty if none did."""
+    if not (failed := [method for method in methods if method["failed"]]):
+        return ""
     runs = sum(len(method["failed"]) for method in failed)
     every = sum(len(method["seeds"]) for method in failed)
     part = "" if runs == every else f" in {runs} of {plural(every, 'run')}"
@@ -756,13 +755,14 @@ def drawn(histories: Sequence[History]) -> str:
     if not all(configs) or any(run.at_sites for run in histories):
         return ""  # given from Python, or what sites have: the same for every seed
     data = [history.meta.get("data") or {} for history in histories]
-    seeds, contents = {history.seed for history in histories}, {entry.get("sha256") for entry in data}
-    if len(seeds) > 1 and len({(entry.get("sha256"), entry.get("rows")) for entry in data}) == 1:
+    if len({history.seed for history in histories}) == 1:
+        same = not any(map(embedded, histories))  # of one seed it is not known
+    else:
+        same = len({(entry.get("sha256"), entry.get("rows")) for entry in data}) == 1
+    if same:
         return ""
-    if len(seeds) == 1 and not any(embedded(history) for history in histories):
-        return ""  # of one seed it is not known
     own = all(config.get("scenario") == "own" for config in configs)
-    if own and len(contents) > 1:  # of all samples: a function of the user's that takes the seed
+    if own and len({entry.get("sha256") for entry in data}) > 1:  # of all samples: a function that takes the seed
         return Said("the data", "data")
     divided = any((config.get("scenario_options") or {}).get("clients") for config in configs)
     return "which samples are for testing" if own and not divided else Said("the draw of the data", "data")

@@ -476,8 +476,7 @@ def _table(
     more: Callable[[str, Sequence[Numbers]], Content],
     *,
     ranked: Collection[str] | None = None,
-    unranked: Collection[str] = (),
-    tested: Sequence[str] = (),
+    alone: Collection[str] | None = None,
     partly: bool = False,
     draws: Mapping[str, Draws] | None = None,
 ) -> Content:
@@ -495,47 +494,32 @@ def _table(
     statistics : what to compare, a column each.
     by_method : by method and seed, these numbers, of the runs that have them.
     more : what else the row of a method has, by its label and its numbers of every seed.
-    ranked, unranked : the methods that can be the leading one of a column, by default those that did not fail, and those of them that cannot be of
-        one about rewards.
-    tested : the methods that are compared, if none can be a bound; by default those that are none. All others are compared with the first.
+    ranked : the methods that can be the leading one of a column, by default those that did not fail.
+    alone : of the table of rewards, in which no method is a bound, those that cannot be the leading one of a column about rewards.
     partly : whether a column is of those seeds of a method only that have its number, where any has.
     draws : of one seed, by method, what other test samples might have shown, see `_draws`.
     """
     bounds = {label: _bound(runs[label]) for label in by_method}
-    racing = [label for label, shares in bounds.items() if shares.federated] or [*bounds][:1]
-    first, *others = tested or racing
-    ranked = [label for label in by_method if not _failed(runs[label])] if ranked is None else ranked
+    racing = [label for label, shares in bounds.items() if shares.federated or alone is not None] or [*bounds][:1]
+    ranked = [label for label in racing if not _failed(runs[label])] if ranked is None else ranked
     columns = [(column, _defined(by_method, column.key) if partly else by_method) for column in statistics]
-    of_first = columns[0][1]
-    versus: dict[str, Content] = {
-        label: {"method": first, "seeds": sum(seed in of_first[first] for seed in of_first[label])} for label in others
-    }
-    leaders: dict[str, content.Leader] = {}
+    judged = {}
     for column, summaries in columns:
-        if not column.tested:
-            continue
-        able = [label for label in (first, *others) if label in ranked and not (column.rewards and label in unranked)]
-        ahead, rivals = _leading(column, {label: summaries[label] for label in able}, first)
-        pairs = dict.fromkeys((label, first) for label in others)
-        pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
-        family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
-        _correct(family, column, draws or {})
-        for label in others:
-            versus[label][column.key] = {key: family[label, first][key] for key in TESTED}
-        if rivals:
-            leaders[column.key] = _leader(ahead, rivals, family)
-    methods = [
-        {
-            "method": label,
-            "seeds": list(seeds),
-            **{c.key: over_seeds([numbers[c.key] for numbers in rows[label].values()]) for c, rows in columns},
-            "versus": versus.get(label),
-            **({} if tested else {"bound": bounds[label]}),
-            **more(label, [*seeds.values()]),
-        }
-        for label, seeds in by_method.items()
-    ]
+        able = [label for label in racing if label in ranked and not (column.rewards and label in (alone or ()))]
+        if column.tested:
+            judged[column.key] = _judged(column, summaries, racing, able, draws or {})
+    of_first, methods = columns[0][1], []
+    for label, of_seeds in by_method.items():
+        numbers = {c.key: over_seeds([x[c.key] for x in rows[label].values()]) for c, rows in columns}
+        row: Content = {"method": label, "seeds": list(of_seeds), **numbers, "versus": None}
+        if label in racing[1:]:
+            common = sum(seed in of_first[racing[0]] for seed in of_first[label])
+            tests = {key: versus[label] for key, (versus, _) in judged.items()}
+            row["versus"] = {"method": racing[0], "seeds": common, **tests}
+        row |= {"bound": bounds[label]} if alone is None else {}
+        methods.append(row | more(label, [*of_seeds.values()]))
     seeds = sorted(set().union(*by_method.values()))
+    leaders = {key: leader for key, (_, leader) in judged.items() if leader is not None}
     return {"scenario": _every(runs)[0].history.scenario, "seeds": seeds, "leaders": leaders, "methods": methods}
 
 
@@ -545,12 +529,21 @@ def _defined(by_method: NumbersOfRuns, key: str) -> NumbersOfRuns:
     return {label: {s: x for s, x in seeds.items() if x[key] is not None} or seeds for label, seeds in every}
 
 
-def _leader(ahead: str, rivals: Iterable[str], family: Mapping[tuple[str, str], Content]) -> content.Leader:
-    """What the leading method of a column is ahead of, by the tests of the column."""
+def _judged(
+    column: Statistic, summaries: NumbersOfRuns, racing: Sequence[str], able: Sequence[str], draws: Mapping[str, Draws]
+) -> tuple[dict[str, Content], content.Leader | None]:
+    """The differences of methods to the first in a column, and of those that are ``able`` to lead what the leading one is ahead of, if any."""
+    first, *others = racing
+    ahead, rivals = _leading(column, {label: summaries[label] for label in able}, first)
+    pairs = dict.fromkeys((label, first) for label in others)
+    pairs |= dict.fromkeys((ahead, label) for label in rivals if (label, ahead) not in pairs)
+    family = {(a, b): _paired(summaries[a], summaries[b], column.key) for a, b in pairs}
+    _correct(family, column, draws)
     against = {r: family[ahead, r] if (ahead, r) in family else _turned(family[r, ahead]) for r in rivals}
     tied = [label for label, test in against.items() if not test["apart"]]
     versus: Any = {label: {key: test[key] for key in AGAINST} | _more(test) for label, test in against.items()}
-    return {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": versus}
+    leader: content.Leader = {"leading": ahead, "best": None if tied else ahead, "tied": tied, "versus": versus}
+    return {label: {key: family[label, first][key] for key in TESTED} for label in others}, leader if rivals else None
 
 
 def _leading(column: Statistic, summaries: Mapping[str, Mapping[int, Numbers]], first: str) -> tuple[str, list[str]]:
@@ -616,7 +609,7 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
         }
 
     every = [*rewards]
-    table = _table(runs, definitions.COLLABORATION, compared, more, ranked=every, unranked=alone, tested=every)
+    table = _table(runs, definitions.COLLABORATION, compared, more, ranked=every, alone=alone)
     table["clients"] = max(summary["clients"] for seeds in rewards.values() for summary in seeds.values())
     return cast(content.Rewards, table | {"notes": list(notes.collaboration_notes(_histories(runs), rewards))})
 

@@ -1,10 +1,8 @@
 """A threshold that was chosen: sentences, tables of what it does by group, reliability and ROC curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,12 +10,10 @@ from equipoise.privacy.suppression import text_of
 from equipoise.records.history import worded
 from equipoise.records.threshold import Chosen, Estimate, RatesAt
 from equipoise.report import drawing
+from equipoise.report.drawing import Figure
 from equipoise.report.formatting import PERCENT, UNDEFINED, Cell, Grid, interval, number
 from equipoise.report.notes import UNPROTECTED
 from equipoise.system.text import Said
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HEAD: Final = "Test rows"
 EVERYONE: Final = "all"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from equipoise.metrics.failure import HUGE
 from equipoise.records.criteria import COLLABORATION, CRITERIA, LAST, ORACLE
 from equipoise.records.meta import Content
 from equipoise.report import drawing
-from equipoise.report.drawing import svg
+from equipoise.report.drawing import Axes, Figure, svg
 from equipoise.report.formatting import UNDEFINED, brief, number
 from equipoise.report.notes import SHARED, chosen_by, cost_of_choice, listed, marked, none_of_use, settings_of
 from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Text, of_texts
 from equipoise.system.text import plural
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 COLUMNS: Final = ("method", "chosen", "score", "defaults", "draw", "rounds", "seconds")
 SHORTER: Final = f"Numbers of draws that were trained for fewer rounds are means over the last rounds that they had, up to {LAST}, and are not comparable with others."
