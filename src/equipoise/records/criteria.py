@@ -83,8 +83,7 @@ def _equal_opportunity(people: Mapping[str, People]) -> float:
 
 def tested(history: History) -> float:
     """The mean over the groups of the test sets, as tables show it, with a minus where a lower one is better."""
-    sign = 1 if history.main.better == "higher" else -1
-    return sign * number(history.summary(LAST)["avg"])
+    return (1 if history.main.better == "higher" else -1) * number(history.summary(LAST)["avg"])
 
 
 def left_out(history: History) -> float:

@@ -148,10 +148,8 @@ class History:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """People in each test set, small ones too, as far as recorded; test samples if people are not named."""
-        held = {
-            test["name"]: test.get("people", test["size"])
-            for test in (self.meta.get("holdings") or {}).get("tests", ())
-        }
+        tests = (self.meta.get("holdings") or {}).get("tests", ())
+        held = {test["name"]: test.get("people", test["size"]) for test in tests}
         scores = {name: score for record in self.records for name, score in record.get("groups", {}).items()}
         sizes = {name: score.get("persons", score.get("n", held.get(name))) for name, score in scores.items()}
         return {name: int(n) for name, n in sizes.items() if n is not None}
@@ -263,10 +261,9 @@ class History:
         """Whether accuracies of clients can differ: False where one model was tested on one test set for all of them."""
         table = self._client_table[1]
         accuracies = table[:, np.isfinite(table).any(axis=0)]
-        one_group = len(set(self.client_groups)) < 2 and not self.meta.get("client_tests")
-        if not accuracies.size or accuracies.shape[1] < 2:
-            return False
-        return not (one_group and bool((accuracies == accuracies[:, :1]).all()))
+        several = len(set(self.client_groups)) > 1 or bool(self.meta.get("client_tests"))
+        two = accuracies.size > 0 and accuracies.shape[1] > 1
+        return two and (several or bool((accuracies != accuracies[:, :1]).any()))
 
     @cached_property
     def client_sizes(self) -> NDArray[np.int64] | None:
@@ -372,12 +369,9 @@ class History:
             groups = held_out["groups"]
             by_each = len(groups) < 2 if clients is None else clients
             if by_each and (each := held_out.get("clients", {})).get(self.main.name):
-                pairs = zip(self.client_names, by_client(each, self.main), each["loss"], strict=False)
-                groups = {
-                    name: cast(Score, {self.main.name: value, "loss": loss})
-                    for name, value, loss in pairs
-                    if value is not None
-                }
+                scores = zip(self.client_names, by_client(each, self.main), each["loss"], strict=False)
+                known = {name: {self.main.name: x, "loss": loss} for name, x, loss in scores if x is not None}
+                groups = cast(dict[str, Score], known)
             elif groups:  # what is about all of them together
                 more = {key: value for key, value in held_out.items() if key in ("ranks", "useless")}
                 first, *_ = groups
@@ -451,9 +445,9 @@ class History:
         ValueError : there is no such measure.
         """
         name = named(measures_of(self.meta), measure or self.main.name).name
-        records = [record for record in self.records if record.get("groups")]
-        if name != self.main.name:
-            records = [record for record in records if any(name in result for result in record["groups"].values())]
+        with_groups = ((record, record["groups"].values()) for record in self.records if record.get("groups"))
+        main = name == self.main.name
+        records = [record for record, scores in with_groups if main or any(name in score for score in scores)]
         cells = [[number(record["groups"].get(g, {}).get(name)) for g in self.groups] for record in records]
         return [record["round"] for record in records], np.array(cells).reshape(len(cells), len(self.groups))
 
@@ -514,14 +508,9 @@ class History:
         """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
         import pandas as pd
 
-        rounds, table = self.client_table()
-        rows = [
-            (t, m, name, group, accuracy)
-            for t, row in zip(rounds, table, strict=True)
-            for m, (name, group, accuracy) in enumerate(
-                zip(self.client_names, self.client_groups, row.tolist(), strict=False)
-            )
-        ]
+        who = range(self._n), self.client_names, self.client_groups
+        rounds = zip(*self.client_table(), strict=True)
+        rows = [(t, *of_client) for t, row in rounds for of_client in zip(*who, row.tolist(), strict=False)]
         return pd.DataFrame(rows, columns=["round", "client", "name", "group", self.main.name])
 
     @property
@@ -627,9 +616,8 @@ class History:
         if not isinstance(positive, int):
             about = self.positive if positive is None else self._class_named(positive)
             positive = None if about is None else about.number
-        rounds = treatment.counts_by_round(self.records)[-last:]
         shown = treatment.Division(least=self.least_group, hidden=self.unshown(positive, last))
-        return treatment.rates(rounds, positive, shown)
+        return treatment.rates(treatment.counts_by_round(self.records)[-last:], positive, shown)
 
     def people(self, last: int = 5) -> dict[str, People]:
         """How the global model treats people with each value of each sensitive attribute, and that of each client; empty without attributes.

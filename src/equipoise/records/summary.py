@@ -62,7 +62,6 @@ def summary(history: "History", last: int, name: str) -> dict[str, Any]:
     groups = dict(zip(history.groups, values.tolist(), strict=True))
     worst = None if numbers["worst"] is None else history.groups[measure.worst_at(values)]
     clients = history.over_clients(last) if measure.main else np.empty(0)
-    indices = spread(clients, main) if clients.size else {}
     return {
         **{key: numbers.pop(key) for key in ("avg", "std", "worst")},
         "worst_group": worst,
@@ -74,7 +73,7 @@ def summary(history: "History", last: int, name: str) -> dict[str, Any]:
         "sizes": {group: n for group, n in history.shown_sizes.items() if group in groups},
         "small_groups": list(history.small_groups),
         "least_group": history.least_group,
-        "clients": {key: or_none(value) for key, value in indices.items()},
+        "clients": {key: or_none(value) for key, value in (spread(clients, main) if clients.size else {}).items()},
         "clients_counted": len(clients),
         "small_clients": history.small_clients,
         "rounds": len(history.records),
@@ -182,6 +181,5 @@ def _collaboration(history: "History", last: int) -> Collaboration | None:
 
 
 def _bytes(records: Sequence[Record]) -> dict[str, float | None] | None:
-    if not any(record.get("bytes", {}).get("down") for record in records):
-        return None
-    return {**traffic(records)._asdict(), "full": or_none(full_model(records))}
+    sent = any(record.get("bytes", {}).get("down") for record in records)
+    return {**traffic(records)._asdict(), "full": or_none(full_model(records))} if sent else None

@@ -134,7 +134,6 @@ def people(history: "History", k: int, last: int) -> People | None:
         {site: _joined(summed(history, k, [sums])[0]) for site, sums in site_sums(history, by).items()}
         for by in by_round
     )
-    clients = history.client_names[: len(by_round[-1].get("clients", ()))]
     return {
         "treated": rates([(t, cast(Mapping[str, Counts], rows)) for t, rows, _ in rounds], c, division)
         if classes
@@ -143,7 +142,7 @@ def people(history: "History", k: int, last: int) -> People | None:
         "as_groups": _are_test_sets(history, k, by_round[-1].get("groups", {})),
         "clients": [
             _of_client(inside[client], history.main, division, client) if client in inside else None
-            for client in clients
+            for client in history.client_names[: len(by_round[-1].get("clients", ()))]
         ],
         "sites": {} if classes and c is None else sites(inside, len(by_round), c if classes else None, division),
         "averaged": [t for t, _, _ in rounds],
@@ -214,10 +213,13 @@ def sites(
     by_site: dict[str, Site] = {}
     for site, of_site in rounds.items():
         estimates = gaps(of_site, stated, 1 - 0.05 / max(1, estimable))
+        if positive is None:
+            errors = _errors_by_value(of_site, division, site).items()
+            groups = {value: {key: numbers[key] for key in ("n", "mae", "error")} for value, numbers in errors}
+        else:
+            groups = _rates_at(of_site, R, positive, division, site)
         by_site[site] = {
-            "groups": _errors_at(of_site, division, site)
-            if positive is None
-            else _rates_at(of_site, R, positive, division, site),
+            "groups": groups,
             "gaps": {key: estimate.value for key, estimate in estimates.items()},
             "intervals": {key: estimate.ends and estimate.ends.ends for key, estimate in estimates.items()},
         }
@@ -238,23 +240,13 @@ def _rates_at(rounds: Sequence[Mapping[str, Row]], R: int, c: int, division: Div
     return by_value
 
 
-def _errors_at(rounds: Sequence[Mapping[str, Row]], division: Division, site: str) -> dict[str, Numbers]:
-    """The errors by value at a site."""
-    by_value = _errors_by_value(rounds, division, site)
-    return {value: {key: numbers[key] for key in ("n", "mae", "error")} for value, numbers in by_value.items()}
-
-
 def _of_client(rounds: Sequence[Mapping[str, Row]], main: Measure, division: Division, site: str) -> dict[str, Numbers]:
     """The main measure of a client's model for each value, the mean over some rounds."""
     by_value: dict[str, Numbers] = {}
     for value, rows in by_name(rounds).items():
         sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in rows]
-        people = float(rows[-1].get("persons", sizes[-1]))
-        measured = [
-            row["right"].sum() / n if "right" in row else np.sqrt(row["squares"] / n)
-            for row, n in zip(rows, sizes, strict=True)
-        ]
-        mean = float(np.mean(measured))
+        people, sized = float(rows[-1].get("persons", sizes[-1])), zip(rows, sizes, strict=True)
+        mean = float(np.mean([x["right"].sum() / n if "right" in x else np.sqrt(x["squares"] / n) for x, n in sized]))
         by_value[value] = {
             "n": division.count(people, division.key(value, site)),
             "main": main.shown(Value(mean, enough(people, division.least) and math.isfinite(mean))),

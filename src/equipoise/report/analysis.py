@@ -101,8 +101,7 @@ def heterogeneity(frame: "pd.DataFrame", last: int = 5) -> Figure:
 def _aggregation(method: str) -> str:
     """What a method does on the server, for its colour: FedLD is principal with margin control."""
     rest = [part for part in method.split("+") if not part.startswith("margin")]
-    name = "+".join(rest) or "fedavg"
-    return name.replace("fedld", "principal")
+    return ("+".join(rest) or "fedavg").replace("fedld", "principal")
 
 
 def lines(runs: Sequence[Any], unit: str = NATS) -> Figure:
@@ -110,8 +109,7 @@ def lines(runs: Sequence[Any], unit: str = NATS) -> Figure:
     figure, (axes,) = drawing.panels(1, height=1.9)
     names = _names(runs)
     for i, (name, run) in enumerate(zip(names, runs, strict=True)):
-        mean = run.line.mean(axis=0)
-        drawing.line(axes, run.at, mean, name, i)
+        drawing.line(axes, run.at, run.line.mean(axis=0), name, i)
         if len(run.line) > 1:
             drawing.band(axes, run.at, run.line.min(axis=0), run.line.max(axis=0), i)
     drawing.labels(axes, "step along the direction (in filter norms)", f"loss on {runs[0].group} {unit}".rstrip())
@@ -154,8 +152,7 @@ def planes(runs: Sequence[Any], unit: str = NATS) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
 
     columns = min(3 if len(runs) > 4 else 2, len(runs))
-    side = (WIDTH - 0.5) / columns
-    figure, panels = drawing.panels(len(runs), columns=columns, height=side, sharex=True)
+    figure, panels = drawing.panels(len(runs), columns=columns, height=(WIDTH - 0.5) / columns, sharex=True)
     levels = _levels([run.grid for run in runs])
     colors = LinearSegmentedColormap.from_list("one hue", ["#f2f7fb", PALETTE[5], PALETTE[0], "#00263d"])
     for axes, name, run in zip(panels, _names(runs), runs, strict=True):

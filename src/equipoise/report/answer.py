@@ -16,7 +16,6 @@ from equipoise.metrics.measures import ACCURACY
 from equipoise.records.history import History
 from equipoise.records.meta import LEAK
 from equipoise.report import document as content, notes, sentences
-from equipoise.report.document import measure_of
 from equipoise.report.figures_of_groups import loss_curve
 from equipoise.report.formatting import FAILED, PERCENT, Cell, Grid, ends_of_test, interval, number, p_value, with_unit
 from equipoise.report.layout import Sheet, attended
@@ -28,6 +27,9 @@ from equipoise.system.text import key_of, plural
 WORDS: Final = 25  # of the headline, at most
 NOTICES: Final = 3
 NAMED: Final = 4  # groups that a title names
+# what panels are about, in the order in which changes to the better are named, and those to the worse
+GAINS: Final = ("gap", "worst", "reward", "spread", "mean")
+COSTS: Final = ("mean", "worst", "gap", "spread", "reward")
 
 
 class Effect(NamedTuple):
@@ -120,7 +122,7 @@ def panels(comparison: content.Document) -> list[Panel]:
 
 
 def _panels(comparison: content.Document) -> Iterator[Panel]:
-    measure, rows, over = measure_of(comparison), comparison["methods"], comparison["spread"]
+    measure, rows, over = content.measure_of(comparison), comparison["methods"], comparison["spread"]
     places = {row["method"]: place for place, row in enumerate(rows)}
     most = 100.0 if measure.points == "points" else math.inf
     groups, clients, rewarded = ({entry.key: entry for entry in x} for x in (GROUPS, INDICES, COLLABORATION))
@@ -200,11 +202,10 @@ def headline(comparison: content.Document, shown: Sequence[Panel] | None = None)
     learners = sentences.who_learned(comparison)
     learned = [row["method"] for row in learners]
     first = rows[0]["method"]
-    racing = [row["method"] for row in content.without_bounds(rows)]
     if not learned:
         name = f"{first} did not learn: it" if len(rows) == 1 else "No method learned enough to be compared: each"
         return f"{name} diverged, or is no better than guessing."
-    if len(racing) == 1 or not shown:
+    if len(content.without_bounds(rows)) == 1 or not shown:
         return _one(comparison, learners[0])
     seed = "With this seed, " if len(comparison["seeds"]) == 1 else ""
     if first not in learned:
@@ -257,7 +258,7 @@ def _compared(first: str, changes: Mapping[str, Changes], seeds: int, words: int
 def _merit(changes: Changes) -> tuple[bool, int, int, float]:
     """How good it is what a method changes: whether it is any, for whom, how much."""
     fair = [bool(effect.better) for panel, effect in changes if panel.about != "mean"]
-    better = [change for change in sorted(changes, key=_order) if change[1].better]
+    better = _in_order(changes, GAINS, better=True)
     return bool(better), sum(fair) - fair.count(False), len(better), abs(_difference(better[0][1])) if better else 0.0
 
 
@@ -277,24 +278,20 @@ def _none_better(first: str, worse: Mapping[str, Changes], seeds: int, words: in
 
 def _changes(changes: Changes, n: int | None = None) -> list[str]:
     """What a method changes, at most ``n`` of it: to the better first for those served worst, to the worse first at its cost."""
-    better = [change for change in sorted(changes, key=_order) if change[1].better]
-    worse = [change for change in sorted(changes, key=_cost) if not change[1].better]
-    return [_change(panel, effect) for panel, effect in (*better, *worse)][:n]
+    shown = (*_in_order(changes, GAINS, better=True), *_in_order(changes, COSTS, better=False))
+    return [_change(panel, effect) for panel, effect in shown][:n]
+
+
+def _in_order(changes: Changes, abouts: Sequence[str], *, better: bool) -> list[tuple[Panel, Effect]]:
+    """The changes to the better, or to the worse, in the order of what they are about."""
+    chosen = [change for change in changes if bool(change[1].better) == better]
+    return sorted(chosen, key=lambda change: abouts.index(change[0].about))
 
 
 def _joined(gains: Sequence[str]) -> str:
     """Gains in a row, a verb that they share once."""
     first, *others = gains
-    verb = first.split()[0] + " "
-    return " and ".join([first, *(gain.removeprefix(verb) for gain in others)])
-
-
-def _order(change: tuple[Panel, Effect]) -> int:
-    return ("gap", "worst", "reward", "spread", "mean").index(change[0].about)
-
-
-def _cost(change: tuple[Panel, Effect]) -> int:
-    return ("mean", "worst", "gap", "spread", "reward").index(change[0].about)
+    return " and ".join([first, *(gain.removeprefix(first.split()[0] + " ") for gain in others)])
 
 
 def _difference(effect: Effect) -> float:
@@ -317,7 +314,7 @@ def _change(panel: Panel, effect: Effect) -> str:
 
 def _one(comparison: content.Document, row: content.Measured) -> str:
     """What the one method reaches."""
-    label, measure = row["method"], measure_of(comparison)
+    label, measure = row["method"], content.measure_of(comparison)
     average, worst = content.mean_of(row, "avg"), content.mean_of(row, "worst")
     if average is None:
         return f"{label} was not tested on every group in each of the last rounds."
@@ -338,7 +335,7 @@ def _missed(comparison: content.Document, label: str) -> str:
     for treated in _people(comparison):
         parity = treated.parity
         row = content.row_of(parity["methods"], label)
-        if row is None or parity["positive"] is None or measure_of(comparison) != ACCURACY:
+        if row is None or parity["positive"] is None or content.measure_of(comparison) != ACCURACY:
             return ""
         missed = {group: 100 - rate for group, rate in content.rates_by_group(row, "tpr").items()}
         if len(missed) > 1:
@@ -373,9 +370,8 @@ def _classes(run: History) -> str:
 def notices(comparison: content.Document) -> list[str]:
     """What to be careful with, at most three sentences; all stand below."""
     every = warnings(comparison)
-    if len(every) <= NOTICES:
-        return every
-    return [*every[: NOTICES - 1], f"{len(every) - NOTICES + 1} more warnings stand below."]
+    rest = f"{len(every) - NOTICES + 1} more warnings stand below."
+    return every if len(every) <= NOTICES else [*every[: NOTICES - 1], rest]
 
 
 def warnings(comparison: content.Document) -> list[str]:
@@ -513,9 +509,7 @@ def _losses(compared: Comparison) -> str:
     if not np.isfinite(ends).all():
         return ""
     low, high = number(min(ends)), number(max(ends))
-    if min(ends) == max(ends):
-        return f"The test loss ends at {low}"
-    return f"Test losses end between {low} and {high}"
+    return f"The test loss ends at {low}" if min(ends) == max(ends) else f"Test losses end between {low} and {high}"
 
 
 def _clients(compared: Comparison) -> str:
@@ -560,9 +554,8 @@ def _leading(name: str, compared: Comparison) -> str:
     table = next((t for t in content.tables(compared.document) if t["measure"].replace("_", "-") == name), None)
     if table is None:
         return ""
-    measure = measure_of(table)
-    rows = [row for row in content.without_bounds(table["methods"]) if not row["failed"]]
-    means = content.means_of(rows, "avg")
+    measure = content.measure_of(table)
+    means = content.means_of([row for row in content.without_bounds(table["methods"]) if not row["failed"]], "avg")
     if not means:
         return ""
     best = (max if measure.better == "higher" else min)(means, key=means.__getitem__)

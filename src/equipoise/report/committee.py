@@ -291,10 +291,8 @@ def _by_chance(groups: Sequence[RatesAt]) -> float:
 
 def _per_hundred(share: Estimate) -> str:
     """How many of 100 a rate leaves out, with its interval."""
-    if share["value"] is None:
-        return "an unknown number"
     cell = _left_out(**share)
-    return f"{cell.mean} {cell.ends}"
+    return "an unknown number" if share["value"] is None else f"{cell.mean} {cell.ends}"
 
 
 def _threshold_grid(division: Division, chosen: Chosen) -> Grid:

@@ -471,8 +471,7 @@ def gaps_of(fairness: Parity, measure: Measure = ACCURACY, *, calibration: bool 
     """The gaps between groups that tables show, from left to right; ``measure`` is the main one, and those of ``calibration`` are extra."""
     if measure != ACCURACY:
         return [column.of(measure) for column in definitions.ERRORS]
-    several = fairness["positive"] is None
-    return [gap for gap in definitions.PARITY if gap.column and gap.shown(several, calibration)]
+    return [gap for gap in definitions.PARITY if gap.column and gap.shown(fairness["positive"] is None, calibration)]
 
 
 def interval_of(method: Row, group: str) -> Sequence[float] | None:

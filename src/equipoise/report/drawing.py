@@ -63,11 +63,10 @@ def save(
     with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": "equipoise"}):
         for name, figure in figures.items():
             for ending in formats:
-                path = directory / f"{name}.{ending}"
                 date = {"pdf": "CreationDate", "svg": "Date"}.get(ending)
                 drawn = io.BytesIO()
                 figure.savefig(drawn, format=ending, dpi=300, metadata={date: None} if date else None)
-                paths.append(write_atomically(path, drawn.getvalue()))
+                paths.append(write_atomically(directory / f"{name}.{ending}", drawn.getvalue()))
     return paths
 
 

@@ -58,9 +58,8 @@ def contributions(compared: Comparison) -> Figure:
     """
     runs = drawing.runs_with(compared, has_contribution, "what clients reach alone")
     n = max(len(seeds[0].contribution) for seeds in runs.values())
-    columns = 1 if n > 20 or len(runs) == 1 else 2
     height = 1.9 if len(runs) == 1 else 1.25 if n <= 20 else 1.0
-    figure, panels = drawing.panels(len(runs), columns=columns, height=height, sharey=True)
+    figure, panels = drawing.panels(len(runs), columns=1 if n > 20 or len(runs) == 1 else 2, height=height, sharey=True)
     for axes, (label, seeds) in zip(panels, runs.items(), strict=True):
         alone, owned = seeds[0].contribution, seeds[0].reward
         order = np.argsort(alone, kind="stable")
@@ -128,8 +127,7 @@ def clients(compared: Comparison) -> Figure:
         look: drawing.Style = {"linewidth": 0.9 if table.shape[1] <= 20 else 0.6, "markersize": 3}
         look["marker"] = "o" if len(rounds) == 1 else None
         for m in np.argsort(alone[label], kind="stable"):
-            color = colors.to_rgba(alone[label][m])
-            axes.plot(np.array(rounds)[places], 100 * table[places, m], color=color, **look)
+            axes.plot(np.array(rounds)[places], 100 * table[places, m], color=colors.to_rgba(alone[label][m]), **look)
         drawing.whole_numbers(axes)
     bar = figure.colorbar(colors, ax=panels, aspect=40, pad=0.02, location="top", fraction=0.05)
     bar.set_label("accuracy reached alone (%)", size=8, color=INK)
@@ -417,8 +415,7 @@ def consistency(compared: Comparison) -> Figure:
     for axes, seeds in zip(panels, runs.values(), strict=True):
         by_round = [{r["round"]: r for r in run.history.records if r.get("consistency")} for run in seeds]
         late = min(max(of_run) for of_run in by_round)
-        early = next((t for t in sorted(by_round[0]) if t >= 9), late)
-        for t in dict.fromkeys((late, early)):
+        for t in dict.fromkeys((late, next((t for t in sorted(by_round[0]) if t >= 9), late))):
             density, edges = density_of([of_run[t] for of_run in by_round if t in of_run])
             look: drawing.Style = {"color": drawing.color(0), "fill": True, "alpha": 0.75}
             if t != late:

@@ -36,13 +36,12 @@ def bars(compared: Comparison) -> Figure:
     ends = _whiskers(compared, groups)
     for k, (i, label, seeds) in enumerate(drawing.numbered(compared, runs)):
         values = [[run.summary["groups"].get(group) for group in groups] for run in seeds]
-        table = np.array(values, dtype=np.float64)  # [seeds, D], NaN where not evaluated
         draw: Callable[..., object] = axes.barh if horizontal else axes.bar
         at = np.arange(len(groups)) + (k - (len(runs) - 1) / 2) * width
         look: drawing.Style = {"xerr" if horizontal else "yerr": ends[label.removesuffix(FAILED)]}
         look |= {"error_kw": {"elinewidth": 0.8, "ecolor": INK}, "color": drawing.color(i), "edgecolor": "white"}
         look |= {"linewidth": 0, "hatch": ["", "////", "...."][i // len(PALETTE) % 3], "label": drawing.plain(label)}
-        draw(at, table.mean(axis=0), 0.9 * width, **look)
+        draw(at, np.array(values, dtype=np.float64).mean(axis=0), 0.9 * width, **look)
     along, across = (axes.yaxis, axes.xaxis) if horizontal else (axes.xaxis, axes.yaxis)
     along.set_ticks(range(len(groups)), names)
     along.set_tick_params(length=0)
@@ -58,12 +57,11 @@ def bars(compared: Comparison) -> Figure:
 def _whiskers(comparison: Comparison, groups: Sequence[str]) -> dict[str, Vector | None]:
     """How far the 95 % interval of every group reaches below and above its mean [2, D], within what can be, by method."""
     whiskers: dict[str, Vector | None] = {}
-    within = comparison.measure.ends
     for method in comparison["methods"]:
         mean = np.array([method["groups"][group]["mean"] for group in groups], dtype=np.float64)
         half = np.array([method["groups"][group]["ci95"] for group in groups], dtype=np.float64)
         ends = np.array([interval_of(method, group) or (math.nan, math.nan) for group in groups], dtype=np.float64).T
-        ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], *within))
+        ends = np.where(np.isnan(half), ends, np.clip([mean - half, mean + half], *comparison.measure.ends))
         whiskers[method["method"]] = None if np.isnan(ends).all() else np.abs(ends - mean)
     return whiskers
 

@@ -142,6 +142,9 @@ def cell_of(test: Difference | None, digits: int) -> Cell:
     return Cell(shown, ends=f"{ends_of_test(test, digits)}{p}{by_holm}")
 
 
+Rows = Iterable[tuple[str, Iterable[str]]]  # of texts
+
+
 class Grid(NamedTuple):
     """Titles of the columns, and name and cells of every row."""
 
@@ -152,3 +155,8 @@ class Grid(NamedTuple):
         """The columns at some places, in their order."""
         rows = tuple((name, tuple(cells[k] for k in places)) for name, cells in self.rows)
         return Grid(tuple(self.titles[k] for k in places), rows)
+
+
+def grid_of(rows: Rows, titles: Iterable[str]) -> Grid:
+    """Rows of texts."""
+    return Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))

@@ -114,16 +114,14 @@ def _draw_sizes(
     names = np.array([*map(_group, block)])
     sizes = np.array([holder["size"] for holder in block])
     unshown = unsaid(block, least)
-    small = np.array([holder["name"] in unshown for holder in block])
-    sizes[small] = 0
+    sizes[np.array([holder["name"] in unshown for holder in block])] = 0
     shown = sizes / max(sizes.max(), 1)
     for name, colour in colours.items():
         rows = np.flatnonzero(names == name)
         label = drawing.plain(name) if name in labelled else None
         axes.barh(at[rows], shown[rows], (0.7 if named else 1) * height, color=colour, label=label)
     for row in range(len(block)) if named else [int(sizes.argmax())]:
-        text = size(block[row], unshown, least)
-        axes.text(shown[row] + 0.05, at[row], text, size=6.5, color=INK, va="center")
+        axes.text(shown[row] + 0.05, at[row], size(block[row], unshown, least), size=6.5, color=INK, va="center")
 
 
 def unsaid(holders: Holders, least: int) -> set[str]:

@@ -189,8 +189,7 @@ def _left_out(compared: Comparison) -> Section:
         "check that every answer must pass before it is used. The round went on without them."
     )
     lines = [(client, [reason, method, str(seed), spans]) for method, seed, client, reason, spans in rows]
-    table = of_texts(lines, ("Reason", "Method", "Seed", "Rounds"), "Client")
-    return Section("left-out", title, [Text(text), table])
+    return Section("left-out", title, [Text(text), of_texts(lines, ("Reason", "Method", "Seed", "Rounds"), "Client")])
 
 
 def _legend(
@@ -256,10 +255,8 @@ def _below(sheet: layout.Sheet, measure: Measure) -> str:
     first = sheet.name == measure.name
     explained = without(sheet.explanations, "plus-minus", *["in-force"] * (not first))
     deviation = [text for text in sheet.explanations if text not in without([text], "plus-minus")]
-    bold = any(cell.best for _, cells in sheet.grid.rows for cell in cells)
-    best = [BOLD] * bold
-    remarks = () if first else sheet.notes  # those of the main measure are at the top of the page
-    return " ".join([sheet.caption, *explained, *best, *deviation, *remarks])
+    best = [BOLD] * any(cell.best for _, cells in sheet.grid.rows for cell in cells)
+    return " ".join([sheet.caption, *explained, *best, *deviation, *(() if first else sheet.notes)])
 
 
 def _facts(compared: Comparison) -> list[str]:
@@ -275,8 +272,7 @@ def _facts(compared: Comparison) -> list[str]:
 def _whiskers(compared: Comparison) -> str:
     methods = compared["methods"]
     over_seeds = any(cell["ci95"] is not None for method in methods for cell in method["groups"].values())
-    over_samples = any(method["intervals"] for method in methods)
-    kinds = ["over seeds"] * over_seeds + ["over the test samples"] * over_samples
+    kinds = ["over seeds"] * over_seeds + ["over the test samples"] * any(method["intervals"] for method in methods)
     return f" Whiskers: 95\u00a0% intervals {', of one seed '.join(kinds)}." if kinds else ""
 
 

@@ -15,7 +15,7 @@ from equipoise.metrics.groups import ESTIMABLE
 from equipoise.metrics.measures import ACCURACY, Measure
 from equipoise.metrics.performance import last_rounds, or_none
 from equipoise.privacy.suppression import enough
-from equipoise.records.history import ATTENDANCE
+from equipoise.records.history import ATTENDANCE, History
 from equipoise.report import document as content, formatting, rates, sentences
 from equipoise.report.columns import blocks_over_clients, collaboration, spread_of
 from equipoise.report.document import Numbers, columns_of, gaps_of, interval_of, measure_of, tables
@@ -24,8 +24,6 @@ from equipoise.report.sites import at_sites
 from equipoise.report.statistics import COUNTED, Comparison, Run, over_seeds
 
 FEW_VALUES: Final = 3  # values of an attribute whose rates at every site are shown
-RATES: Final = ("n", "selection_rate", "of_class", "tpr")  # at sites
-ERRORS: Final = ("n", "mae", "error")
 MANY: Final = 100  # clients: more are in the figure only
 
 
@@ -178,8 +176,7 @@ def other_rounds(comparison: content.Document) -> Sheet | None:
     columns, measure = over + parity, measure_of(comparison)
     grid = lay_out(other["methods"], columns, groups, digits=measure.digits)
     sheet = _block("other-rounds", heading, grid, text, *texts)
-    caption = f"{heading}: {measure.noun}{measure.words}."
-    return replace(sheet, caption=caption, totals=len(columns) if groups else 0)
+    return replace(sheet, caption=f"{heading}: {measure.noun}{measure.words}.", totals=len(columns) if groups else 0)
 
 
 def _of_one_group(columns: list[Statistic], methods: Sequence[content.Row]) -> tuple[list[Statistic], list[str]]:
@@ -252,22 +249,25 @@ def every_client(compared: Comparison) -> Sheet | None:
     for seeds in runs.values():
         of_seeds = measure.scale * np.array([last_rounds(run.clients[1], compared.last) for run in seeds])  # [seeds, N]
         columns.append([over_seeds(values) for values in of_seeds.T.tolist()])
-    first = next(iter(runs.values()))[0].history
-    least, rows = first.least_group, []
-    histories = [run.history for run in chain(*runs.values())]
-    sized = [(n, history) for history in histories if (n := history.client_sizes) is not None]
+    first, rows = next(iter(runs.values()))[0].history, []
+    sized = [run.history for run in chain(*runs.values()) if run.history.client_sizes is not None]
     for m, (name, group) in enumerate(zip(first.client_names, first.client_groups, strict=True)):
-        samples = [int(n[m]) for n, _ in sized]
-        small = any(n and not enough(n, least) for n in samples)
-        printed = small or all(history.shown_client_sizes[m] is not None for _, history in sized)
-        cells = [Cell(_test_samples(samples, least) if printed else UNDEFINED)] if sized else []
-        few = small and first.at_sites
-        cells += [Cell(f"n < {least}") if few else _cell(column[m], measure.digits) for column in columns]
-        rows.append((f"{name} ({group})" if group and group not in name else name, (*cells,)))
+        few, tests = _tests_of(sized, m, first.least_group)
+        numbers = (_cell(column[m], measure.digits) for column in columns)
+        cells = [Cell(f"n < {first.least_group}")] * len(columns) if few and first.at_sites else numbers
+        rows.append((f"{name} ({group})" if group not in name else name, (*[tests] * bool(sized), *cells)))
     text = f"{measure.title}{measure.words} of the model that each client predicts with, on {sentences.tested_on(compared.histories)}."
     explanations = [*sentences.other_clients(compared.histories), *sentences.plus_minus_of(compared.document)]
     titles = (*["n"] * bool(sized), *runs)
     return _block("every-client", "Every client", Grid(titles, tuple(rows)), text, *explanations, head="Client")
+
+
+def _tests_of(runs: Sequence[History], m: int, least: int) -> tuple[bool, Cell]:
+    """Whether a client has, in some run, tests of too few people; and how many test samples it has, a dash where that is not shown."""
+    samples = [int(n[m]) for run in runs if (n := run.client_sizes) is not None]
+    few = any(n and not enough(n, least) for n in samples)
+    hidden = not few and any(run.shown_client_sizes[m] is None for run in runs)
+    return few, Cell(UNDEFINED if hidden or not runs else _test_samples(samples, least))
 
 
 def people_of_clients(comparison: Comparison) -> Iterator[Sheet]:
@@ -311,7 +311,7 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
         return
     numbers = measure != ACCURACY
     gaps = {column.key: column.title for column in two_stated(gaps_of(parity, measure))}
-    shown = ERRORS if numbers else RATES
+    shown = ("n", "mae", "error") if numbers else ("n", "selection_rate", "of_class", "tpr")
     titles = {**rates.TITLES, **rates.OF_NUMBERS, "n": "n", "of_class": f"of {parity['positive']},"}
     values = [*methods[0]["groups"]] if len(methods) == 1 and len(methods[0]["groups"]) <= FEW_VALUES else []
     digits = measure.digits if measure.of_target else 1
@@ -332,8 +332,7 @@ def site_sheets(treated: content.Treated, comparison: content.Document) -> Itera
                     yield _cell(of_value[key], digits)
 
     rows = tuple((site, tuple(cells(site))) for site in sites)
-    several = len(methods) > 1
-    head = [f"{method['method']}, {gap}" if several else gap for method in methods for gap in gaps.values()]
+    head = [f"{method['method']}, {gap}" if len(methods) > 1 else gap for method in methods for gap in gaps.values()]
     head += [f"{titles[key]} {value}" for key in shown for value in values]
     meaning = (
         ", in percent. Demographic parity: the gap of the selection rate; equal opportunity: of the true-positive rate"
@@ -380,7 +379,7 @@ def communication(compared: Comparison) -> Sheet | None:
         down, up = np.mean([traffic(run.records) for run in seeds], axis=0)
         per_round = float(np.mean([sum(rounds) / len(rounds) for rounds in sent[label]]))
         times = f"{overhead(totals[label], totals[first]):.3f}" if totals[first] else UNDEFINED
-        rows.append((label, tuple(map(Cell, (*map(formatting.size, (down, up, per_round, totals[label])), times)))))
+        rows.append((label, (*map(formatting.size, (down, up, per_round, totals[label])), times)))
     full = full_model(runs[first][0].records)
     whole = f" The whole model takes {formatting.size(full.value)}." if full.defined else ""
     text = (
@@ -389,7 +388,7 @@ def communication(compared: Comparison) -> Sheet | None:
         "(headers, encryption) or saves (compression) is not counted, nor are the clients' measurements for this report."
     )
     titles = ("to a client, per round", "from a client, per round", "all, per round", "whole run", f"times {first}")
-    return _block("communication", "Communication", Grid(titles, tuple(rows)), text)
+    return _block("communication", "Communication", formatting.grid_of(rows, titles), text)
 
 
 def time(compared: Comparison) -> Sheet | None:
@@ -400,12 +399,12 @@ def time(compared: Comparison) -> Sheet | None:
         if all(runs):
             totals, rounds = [sum(seconds) for seconds in runs], [len(seconds) for seconds in runs]
             means = float(np.mean(totals)), float(np.sum(totals) / np.sum(rounds))
-            rows.append((label, tuple(map(Cell, (f"{np.mean(rounds):.0f}", *map(formatting.brief, means))))))
+            rows.append((label, (f"{np.mean(rounds):.0f}", *map(formatting.brief, means))))
     text = (
         "Wall time of training and testing, mean over the seeds, on the machine that made the runs. Runs that shared it with others took longer: "
         "compare methods only where they ran alike."
     )
-    grid = Grid(("rounds", "seconds, whole run", "seconds, per round"), tuple(rows))
+    grid = formatting.grid_of(rows, ("rounds", "seconds, whole run", "seconds, per round"))
     return _block("time", "Time", grid, text) if rows else None
 
 
@@ -429,9 +428,9 @@ def who_was_there(comparison: Comparison) -> Sheet | None:
         "it is the same for all methods that have the same. Groups also differ in their data: the table alone does not say what "
         "absence does to one. The same runs with all clients there would show that."
     )
-    rows = tuple((name, tuple(Cell(number(float(x), 1)) for x in row)) for name, row in shares.items())
+    rows = ((name, [number(float(x), 1) for x in row]) for name, row in shares.items())
     head = "Group" if len(set(comparison.histories[0].client_groups)) > 1 else "Client"
-    return _block("presence", "Who was there", Grid(ATTENDANCE, rows), text, head=head)
+    return _block("presence", "Who was there", formatting.grid_of(rows, ATTENDANCE), text, head=head)
 
 
 def every_site(comparison: Comparison) -> Sheet | None:
@@ -444,16 +443,14 @@ def every_site(comparison: Comparison) -> Sheet | None:
             times = [number(float(np.median(column))) if column else UNDEFINED for column in seconds]
             left_out = str(len(site.left_out)), shorten((site.left_out or [UNDEFINED])[-1], 60, placeholder=" …")
             name = f"{site.name}, {history.label}, seed {history.seed}" if several else site.name
-            rows.append(
-                (name, tuple(map(Cell, (str(len(site.answers)), *times, *map(formatting.size, site.sent), *left_out))))
-            )
+            rows.append((name, (str(len(site.answers)), *times, *map(formatting.size, site.sent), *left_out)))
     text = (
         "Rounds in which a site's answer counted, and medians over them: seconds of its training, as it reports, and from request to answer, as "
         "the server measures; the difference is transfer and waiting. Bytes of all tensors in messages, also for tests. A site is left out of "
         "a round if it is not connected, fails, is late, or sends what cannot be used."
     )
-    titles = ("rounds", "training, s", "answered, s", "down", "up", "left out", "last reason")
-    return _block("sites", "Sites", Grid(titles, tuple(rows)), text, head="Site") if 0 < len(rows) <= MANY else None
+    grid = formatting.grid_of(rows, ("rounds", "training, s", "answered, s", "down", "up", "left out", "last reason"))
+    return _block("sites", "Sites", grid, text, head="Site") if 0 < len(rows) <= MANY else None
 
 
 def paired_tests(measured: Sequence[Sheet]) -> list[Sheet]:
@@ -494,8 +491,7 @@ def lay_out(
         leader = (leaders or {}).get(column.key)
         shown.append((column.title, [_statistic(method, column, leader) for method in methods]))
     rows = zip(*(cells for _, cells in shown), strict=True) if shown else [()] * len(methods)
-    names = map(_named, methods)
-    return Grid(tuple(title for title, _ in shown), tuple(zip(names, rows, strict=True)))
+    return Grid(tuple(title for title, _ in shown), tuple(zip(map(_named, methods), rows, strict=True)))
 
 
 def _named(method: content.Row) -> str:
@@ -552,8 +548,7 @@ def _with_sizes(of_measure: content.OfMeasure, grid: Grid) -> Grid:
     if of_measure["sizes"] or small:
         sizes = [of_measure["sizes"].get(group) for group in groups]
         texts = [UNDEFINED if n is None else f"{n:,}" if isinstance(n, int) else f"{n[0]:,}–{n[1]:,}" for n in sizes]
-        blank = [""] * (len(grid.titles) - n)
-        rows.append(("n", tuple(map(Cell, (*texts, *[few] * len(small), *blank)))))
+        rows.append(("n", tuple(map(Cell, (*texts, *[few] * len(small), *([""] * (len(grid.titles) - n)))))))
     return Grid((*grid.titles[:n], *small, *grid.titles[n:]), tuple(rows))
 
 

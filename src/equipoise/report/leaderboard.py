@@ -315,15 +315,14 @@ class Leaderboard:
         """The names of methods in papers, of those that ran."""
         return {method: printed for method, _, cell in self.every if (printed := cell.get("printed"))}
 
-    def _numbers(self) -> list[list[object]]:
+    def _numbers(self) -> Iterator[list[object]]:
         """A line per scenario and method, with every number, setting and failure."""
         measured = [name for by in CRITERIA for name in (by.key, *(f"{by.key}_{part}" for part in TESTED))]
-        lines: list[list[object]] = [["scenario", "method", *measured, *COSTS, "settings", "failed"]]
+        yield ["scenario", "method", *measured, *COSTS, "settings", "failed"]
         for method, scenario, cell in self.every:
             numbers = [x for by in CRITERIA for x in (cell.get(by.key), *map(tested(cell, by).get, TESTED))]
             texts = (chosen(cell), reason(cell) or absent(cell))
-            lines.append([scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts])
-        return lines
+            yield [scenario, self.row(method), *numbers, *map(cell.get, COSTS), *texts]
 
     @property
     def as_dict(self) -> Content:
@@ -356,7 +355,7 @@ class Leaderboard:
             sections=[Section(SHOWN, "What the numbers show", summary), *map(_section, (overall, *sheets)), self._choices()],
             terms={f"{by.title} {part}": (overall.name, text) for part, text in parts for by in CRITERIA},
             first=[best, Text(f"{overall.caption} {document['about']}", "caption")], folded=True,
-            sheets=(overall, *sheets), numbers=self._numbers(), names=self._printed,
+            sheets=(overall, *sheets), numbers=[*self._numbers()], names=self._printed,
         )  # fmt: skip
 
     def _choices(self) -> Section:

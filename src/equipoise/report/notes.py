@@ -252,9 +252,8 @@ def equal_rewards(rewards: Mapping[str, Iterable[Numbers]]) -> list[str]:
 
 def alike(rewards: Mapping[str, Iterable[Numbers]]) -> str:
     """A sentence if rewards do not differ at all."""
-    if not (equal := equal_rewards(rewards)):
-        return ""
-    return f"Fairness of {listed(equal)} is not defined: all clients have the same accuracy, as they do with one model."
+    equal, same = equal_rewards(rewards), "all clients have the same accuracy, as they do with one model"
+    return f"Fairness of {listed(equal)} is not defined: {same}." if equal else ""
 
 
 def faint(rewards: Mapping[str, Iterable[Numbers]]) -> str:
@@ -300,13 +299,17 @@ def collaboration_notes(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
         yield "All clients reach the same accuracy alone, so their contributions do not differ."
     if nothing := [label for label, seeds in rewards.items() if alone(seeds)]:
         yield f"Clients of {listed(nothing)} receive nothing: their reward is their contribution, so fairness means nothing here."
+    yield from _contributions(runs, rewards)
+
+
+def _contributions(runs: Runs, rewards: NumbersOfRuns) -> Iterator[str]:
+    """Which contributions methods used, and of which seeds runs have different ones."""
     rewarding = ((label, run) for label, run in _each(runs) if run.seed in rewards.get(label, ()))
     by = grouped(((run.meta.get("contribution") or {}).get("used"), label) for label, run in rewarding)
     for used in [used for used in _CONTRIBUTIONS if used in by]:
         yield f"{listed([*dict.fromkeys(by[used])])} rewarded contributions {_CONTRIBUTIONS[used]}."
     for seed in sorted({seed for seeds in rewards.values() for seed in seeds}):
-        contributions = {tuple(seeds[seed]["contribution"]) for seeds in rewards.values() if seed in seeds}
-        if len(contributions) > 1:
+        if len({tuple(seeds[seed]["contribution"]) for seeds in rewards.values() if seed in seeds}) > 1:
             yield f"With seed {seed} the runs have different standalone accuracies: compare their fairness with care."
 
 
@@ -384,8 +387,7 @@ def area_notes(histories: Sequence[History]) -> Iterator[str]:
     """The classes that an area under the ROC curve leaves out."""
     scores = (record.get("groups", {}) for run in histories for record in run.records)
     results = (item for groups in scores for item in groups.items())
-    missing = grouped((group, c) for group, result in results for c in result.get("missing") or ())
-    for group, classes in missing.items():
+    for group, classes in grouped((group, c) for group, result in results for c in result.get("missing") or ()).items():
         which = class_names(map(str, sorted({*classes})))
         yield f"{group} has no test sample of {which}, which the AUC leaves out."
 

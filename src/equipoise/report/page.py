@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from equipoise.report.formatting import Cell, Grid
+from equipoise.report.formatting import Cell, Grid, Rows, grid_of
 from equipoise.report.layout import Sheet
 from equipoise.system.files import write_atomically
 from equipoise.system.text import csv_text, markdown as escaped, visible
@@ -93,7 +93,6 @@ class Link(NamedTuple):
 
 
 Block = Text | Bullets | Table | Pictures | Code | Link
-Rows = Iterable[tuple[str, Iterable[str]]]  # of texts
 
 
 class Section(NamedTuple):
@@ -206,11 +205,6 @@ def bullets_of(section: Section) -> list[str]:
 def texts_of(section: Section) -> list[str]:
     """Its paragraphs and sentences."""
     return [*(block.text for block in section.blocks if isinstance(block, Text)), *bullets_of(section)]
-
-
-def grid_of(rows: Rows, titles: Iterable[str]) -> Grid:
-    """Rows of texts."""
-    return Grid((*titles,), tuple((name, tuple(map(Cell, cells))) for name, cells in rows))
 
 
 def of_texts(rows: Rows, titles: Iterable[str], head: str, heading: str = "", kind: str = "settings") -> Table:

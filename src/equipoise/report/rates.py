@@ -33,9 +33,7 @@ OF_NUMBERS: Final = {"rmse": "RMSE", "mae": "MAE", "error": "mean error", "predi
 
 def titles(fairness: content.Parity, measure: Measure = ACCURACY) -> dict[str, str]:
     """The rates that are shown, by key: with one positive class its rates, with many the recall of the worst one; of numbers their errors."""
-    if measure != ACCURACY:
-        return OF_NUMBERS
-    return OF_MANY if fairness["positive"] is None else TITLES
+    return OF_NUMBERS if measure != ACCURACY else OF_MANY if fairness["positive"] is None else TITLES
 
 
 def count(n: int | None, rate: content.Rate | None, least: int) -> Cell:
@@ -282,6 +280,4 @@ def _change(method: content.Row, both: Mapping[str, str]) -> str:
 
 def _some(names: list[str]) -> str:
     """The names of a few methods; of more the number of the others."""
-    if len(names) <= NAMED + 1:
-        return listed(names)
-    return listed([*names[:NAMED], plural(len(names) - NAMED, "other")])
+    return listed(names if len(names) <= NAMED + 1 else [*names[:NAMED], plural(len(names) - NAMED, "other")])

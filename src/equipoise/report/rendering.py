@@ -98,8 +98,7 @@ def _folded(sheet: Sheet, width: int) -> list[Sheet]:
     silent = replace(sheet, explanations=(), notes=(), test=(), differences=())
     captions = [sheet.caption, *[""] * (len(blocks) - 1)]
     # The sentences go below the last part.
-    of_blocks = [*[silent] * (len(blocks) - 1), sheet]
-    parts = zip(of_blocks, blocks, captions, strict=True)
+    parts = zip([*[silent] * (len(blocks) - 1), sheet], blocks, captions, strict=True)
     return [replace(part, grid=sheet.grid.at(block), caption=caption) for part, block, caption in parts]
 
 
@@ -151,8 +150,7 @@ def latex(comparison: Document | Comparison) -> str:
 
     Of an `equipoise.Comparison` methods have the names that papers print; its document has their labels only.
     """
-    histories = comparison.histories if isinstance(comparison, Comparison) else ()
-    names = printed_names(histories)
+    names = printed_names(comparison.histories if isinstance(comparison, Comparison) else ())
     return "\n".join(latex_sheet(sheet, names) for sheet in sheets(cast(Document, comparison)))
 
 
@@ -181,5 +179,4 @@ def tables(compared: Comparison) -> list[Sheet]:
     of_clients = [layout.every_client(compared), *layout.people_of_clients(compared), layout.communication(compared)]
     measured = sheets(compared.document)
     over_all = [*measured, *layout.over_groups(compared), *layout.over_clients(compared)]
-    every = [*over_all, *of_clients, *layout.paired_tests(measured)]
-    return [sheet for sheet in every if sheet]
+    return [sheet for sheet in [*over_all, *of_clients, *layout.paired_tests(measured)] if sheet]

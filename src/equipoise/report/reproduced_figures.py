@@ -176,9 +176,8 @@ def _spread(entries: Collection[ReproducedValue]) -> list[float] | None:
 
 def _planes(parts: Sequence[Block], x: str, y: str) -> dict[str, Figure]:
     """One figure per data set: colours are rows, marks are parts."""
-    sets = grouped((part.title.partition(", ")[0], part) for part in parts)
     drawn = {}
-    for title, of_set in sets.items():
+    for title, of_set in grouped((part.title.partition(", ")[0], part) for part in parts).items():
         if any(np.isfinite(part.entries[row, y].mean) for part in of_set for row in part.rows):
             drawn["-".join(title.lower().split())] = plane(of_set, x, y)
     return drawn

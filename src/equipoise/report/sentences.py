@@ -484,17 +484,15 @@ def points(value: float | None, measure: Measure) -> str:
     return f"{number(value, measure.digits)} {measure.points}".rstrip()
 
 
-def _intervals_of_one(method: content.Measured, digits: int = 2) -> list[str]:
+def _intervals_of_one(method: content.Measured, digits: int = 2) -> Iterator[str]:
     """The 95 % intervals of what the first paragraph says of one method."""
     keys = [("avg", "AVG"), *([("std", "STD"), ("worst", "worst")] if len(method["groups"]) > 1 else [])]
-    lines = []
     for key, title in keys:
         (mean, half), ends = itemgetter("mean", "ci95")(content.number_of(method, key)), content.ends_of(method, key)
         if mean is not None and half is not None:
             ends = [mean - half, mean + half]
         if content.mean_of(method, "avg") is not None and mean is not None and ends:
-            lines.append(f"{method['method']}, {title}: {number(mean, digits)} {interval(ends, digits)}.")
-    return lines
+            yield f"{method['method']}, {title}: {number(mean, digits)} {interval(ends, digits)}."
 
 
 def _against(leader: content.Leader, label: str, digits: int) -> str:
@@ -598,7 +596,7 @@ def _brackets(comparison: content.Document, *, several: bool) -> Iterator[str]:
     leaders += [leader for _, leader, _ in _leaders_by_other_measures(comparison)]
     leaders += filter(None, [_fairness(comparison)])
     tests = [test for leader in leaders for test in leader["versus"].values() if test["low"] is not None]
-    if not (tests if several else any(map(_intervals_of_one, who_learned(comparison)))):
+    if not (tests if several else any(any(_intervals_of_one(method)) for method in who_learned(comparison))):
         return
     family = max((test["family"] for test in tests), default=1)
     which = "the difference and its" if several else "the"
@@ -639,9 +637,7 @@ def _by_other_measures(comparison: content.Document) -> Iterator[str]:
 def _fairness(comparison: content.Document) -> content.Leader | None:
     """Who leads in rewarding contributions, where several seeds say so."""
     together = comparison["collaboration"]
-    if not together or len(together["seeds"]) == 1:
-        return None
-    return together["leaders"].get("fairness")
+    return together["leaders"].get("fairness") if together and len(together["seeds"]) > 1 else None
 
 
 def _rewards(comparison: content.Document) -> Iterator[str]:
@@ -707,10 +703,9 @@ def _few_seeds(comparison: Comparison) -> Iterator[str]:
     changed = notes.listed(seeds_change(comparison.histories))
     gaps = any(_has_intervals(method) for part in content.treated(document) for method in part.parity["methods"])
     rows = [*document["methods"], *(document["spread"] or {"methods": []})["methods"]]
-    measured = gaps or any(map(_has_intervals, rows))
     if n == 1:
         shown = "no number here shows what"
-        if measured:
+        if gaps or any(map(_has_intervals, rows)):
             shown = "intervals are over the test samples of these models, and do not cover what"
         yield f"One seed: {shown} another seed changes: {changed}."
         if measure.unit != "%":
@@ -771,9 +766,8 @@ def drawn(histories: Sequence[History]) -> str:
 def other_clients(histories: Sequence[History]) -> list[str]:
     """A sentence for tables with a row per client, where a client has other samples with each seed."""
     changed = drawn(histories) if len({history.seed for history in histories}) > 1 else ""
-    if key_of(changed) != "data":
-        return []
-    return [f"Seeds change {changed}: under one name a client has other samples with each."]
+    text = f"Seeds change {changed}: under one name a client has other samples with each."
+    return [text] * (key_of(changed) == "data")
 
 
 def _first(histories: Sequence[History]) -> str:

@@ -286,9 +286,8 @@ def _run(history: History, last: int, measures: Sequence[Measure]) -> Run:
     shown = _shown(history, last)
     groups = {measure.name: shown.group_table(measure.name) for measure in measures}
     clients = shown.client_table() if history.spreads else ([], np.empty((0, 0)))
-    summaries = {name: summary_of(shown, last, name) for name in groups}
     tested = _tested(shown, performance.last_rounds(groups[history.main.name][1], last), last)
-    return Run(history, shown, groups, clients, summaries, tested)
+    return Run(history, shown, groups, clients, {name: summary_of(shown, last, name) for name in groups}, tested)
 
 
 def _tested(history: History, accuracies: Table, last: int) -> tuple[Outcome, ...] | None:
@@ -332,8 +331,7 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
             "pooled": _pooled(together, groups, last, measure),
         }
 
-    statistics = [column.of(measure) for column in definitions.GROUPS]
-    table = _table(runs, statistics, summaries, more, draws=draws)
+    table = _table(runs, [column.of(measure) for column in definitions.GROUPS], summaries, more, draws=draws)
     averaged = min(last, max(len(run.groups[name][0]) for run in every) or last)
     exported = _exported(histories)
     last_evaluated = all(run.groups[name][0][-1:] == [r["round"] for r in run.shown.records[-1:]] for run in every)
@@ -608,8 +606,7 @@ def _collaboration(runs: Runs) -> content.Rewards | None:
             "fairness": over_seeds([summary["fairness"] for summary in summaries]),  # also where no test is against it
         }
 
-    every = [*rewards]
-    table = _table(runs, definitions.COLLABORATION, compared, more, ranked=every, alone=alone)
+    table = _table(runs, definitions.COLLABORATION, compared, more, ranked=[*rewards], alone=alone)
     table["clients"] = max(summary["clients"] for seeds in rewards.values() for summary in seeds.values())
     return cast(content.Rewards, table | {"notes": list(notes.collaboration_notes(_histories(runs), rewards))})
 
@@ -643,10 +640,9 @@ def _spread(runs: Runs, last: int) -> content.Spread | None:
         return {"intervals": of_one and _of_draws(definitions.INDICES, of_one), "failed": failed[label]}
 
     able = [label for label in by_method if not failed[label]]
-    statistics = columns.spread_of(shown[0].history.main)
     numbers = ranges(shown)
     spread: Content = {
-        **_table(runs, statistics, by_method, more, ranked=able, draws=draws),
+        **_table(runs, columns.spread_of(shown[0].history.main), by_method, more, ranked=able, draws=draws),
         **{key: most for key, (_, most) in numbers.items()},
         "ranges": numbers,
         "samples": _test_samples(shown),

@@ -58,7 +58,6 @@ def missed_aims(chosen: Chosen) -> Iterator[str]:
 def rates(chosen: Chosen) -> Grid:
     """What the threshold does, a row for all test rows and for every group; those of validation rows are next to them."""
     keys: Final = ("sensitivity", "specificity", "selection_rate")
-    titles = ("n", f"of {chosen['positive']}", *(f"{key.replace('_', ' ')} (%)" for key in keys))
 
     def cells(group: RatesAt) -> tuple[Cell, ...]:
         return (*counts(group, chosen["least"]), *(_cell(group[key]) for key in keys))
@@ -68,7 +67,7 @@ def rates(chosen: Chosen) -> Grid:
         rows.append((name, cells(group)))
         if (validated := chosen["validation"].get(name)) is not None:
             rows.append((f"{name}, {VALIDATION}", cells(validated)))
-    return Grid(titles, tuple(rows))
+    return Grid(("n", f"of {chosen['positive']}", *(f"{key.replace('_', ' ')} (%)" for key in keys)), tuple(rows))
 
 
 def counts(group: RatesAt, least: int) -> list[Cell]:

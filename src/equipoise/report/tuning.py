@@ -72,14 +72,12 @@ def sentences(document: Content) -> Iterator[str]:
                 yield f"{label}: the ranks after {rung['rounds']} rounds hardly predict the last ones (Spearman {number(rung['spearman'], 2)}). {LONGER}"
 
 
-def rows(document: Content) -> list[tuple[str, ...]]:
+def rows(document: Content) -> Iterator[tuple[str, ...]]:
     """A row per method, in the order of `COLUMNS`."""
-    lines: list[tuple[str, ...]] = []
     for label, method in document["methods"].items():
         texts = (marked(label, method["by"]), settings_of(method["settings"], method["defaults"]))
         costs = (str(method["draw"]), f"{method['trained']:,}", brief(method["seconds"]))
-        lines.append((*texts, number(method["score"]), number(method["default"]), *costs))
-    return lines
+        yield *texts, number(method["score"]), number(method["default"]), *costs
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -106,7 +104,7 @@ def headline(document: Content) -> str:
 
 def page(document: Content) -> Page:
     """The choice of settings as a page: what was chosen and how, and of every method all draws and what each setting does."""
-    made, oracle = rows(document), document["budget"]["by"] == ORACLE
+    made, oracle = [*rows(document)], document["budget"]["by"] == ORACLE
     shared = [Text(SHARED)] * (document["budget"]["sampler"] == "random")
     blocks: list[Block] = [Text(budget(document)), *shared, Bullets([*sentences(document)][1:])]
     of_methods = (_of(document, k, label) for k, label in enumerate(document["methods"]))
