@@ -313,6 +313,30 @@ class Chosen(NamedTuple):
         return {"part": self.part, "row": self.row, "candidates": candidates, "taken": taken}
 
 
+def decided(
+    claims: Sequence[JudgedClaim], chosen: Sequence[Chosen], *, embedded: bool, doubted: Sequence[str] = ()
+) -> list[Sheet]:
+    """The claims, and what was chosen: those of the two that there are.
+
+    Parameters
+    ----------
+    claims, chosen : line by line.
+    embedded : the data come with Equipoise.
+    doubted : titles of parts with doubts about their runs.
+    """
+    columns = ("claim", "where", "what we ran", "difference", "seeds", "verdict")
+    doubts = [f"{DOUBTS} {'; '.join(doubted)}."] * bool(doubted)
+    tables: list[tuple[str, str, tuple[str, ...], Sequence[JudgedClaim | Chosen], str]] = [
+        ("claims", "What the paper claims", columns, claims, " ".join([HOW, *[EMBEDDED_CLAIMS] * embedded, *doubts])),
+        ("choices", "What was chosen", ("where", "row", "tried", "taken"), chosen, CHOSEN),
+    ]
+    return [
+        Sheet(name, heading, f"{heading}.", _grid(rows, titles), [text], narrow=True, prose=True, head=head)
+        for name, heading, (head, *titles), rows, text in tables
+        if rows
+    ]
+
+
 def _grid(rows: Sequence[JudgedClaim | Chosen], titles: Sequence[str]) -> Grid:
     """The last of the cells of claims or choices, as many as there are titles, next to the first."""
     return grid_of([(row.cells[0], row.cells[-len(titles) :]) for row in rows], titles)
@@ -354,19 +378,10 @@ class Result:
 
     @property
     def decided(self) -> list[Sheet]:
-        """The claims with their verdicts, and what rows chose: those of the two that there are."""
+        """The claims with their verdicts, and what rows chose."""
         parts = {claim.part for claim in self.claims}
         doubted = [part.title for part in self.parts if part.doubts and part.name in parts]
-        doubts = [f"{DOUBTS} {'; '.join(doubted)}."] * bool(doubted)
-        how = " ".join([HOW, *[EMBEDDED_CLAIMS] * (not self.reads), *doubts])
-        claims = _grid(self.claims, ("where", "what we ran", "difference", "seeds", "verdict"))
-        tables = [("claims", "What the paper claims", "claim", claims, how)] * bool(self.claims)
-        choices = _grid(self.chosen, ("row", "tried", "taken"))
-        tables += [("choices", "What was chosen", "where", choices, CHOSEN)] * bool(self.chosen)
-        return [
-            Sheet(name, heading, f"{heading}.", grid, [text], narrow=True, prose=True, head=head)
-            for name, heading, head, grid, text in tables
-        ]
+        return decided(self.claims, self.chosen, embedded=not self.reads, doubted=doubted)
 
 
 def ours(entry: ReproducedValue) -> str:
