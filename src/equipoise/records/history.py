@@ -180,8 +180,7 @@ class History:
         """Test samples behind the accuracy of a client, of the one with the fewest; NaN where not known."""
         if (own := self.client_sizes) is not None:
             return float(min(own[own > 0], default=math.nan))
-        groups = {*self.client_groups} - {""}
-        n = [self.sizes.get(group, math.nan) for group in groups] or [sum(self.sizes.values())]
+        n = [self.sizes.get(group, math.nan) for group in {*self.client_groups} - {""}] or [sum(self.sizes.values())]
         return float(min(n)) or math.nan
 
     @cached_property

@@ -1,7 +1,5 @@
 """What a run is, as far as it was recorded, in what two runs differ, and the words for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -59,7 +57,7 @@ class Identity:
     first_values: Content = field(default_factory=dict)
     machine: Content = field(default_factory=dict)
 
-    def differences(self, now: Identity, usual: Mapping[str, Any] | None = None) -> list[Difference]:
+    def differences(self, now: "Identity", usual: Mapping[str, Any] | None = None) -> list[Difference]:
         """In what this run, which may be of an earlier version, differs from what is given now.
 
         A setting that it lacks had its ``usual`` value. Hashes and versions that it lacks were not recorded, and are not compared.

@@ -1,7 +1,5 @@
 """An audit of any model's predictions: how differently people are treated, without training, as a table, JSON and a page."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +57,7 @@ def audit(
     decimal: str | None = None,
     encoding: str | None = None,
     not_missing: str | Sequence[str] = (),
-) -> Audit:
+) -> "Audit":
     """Measure how differently any model treats groups of people, from its predictions for them: a row per person.
 
     Parameters

@@ -1,7 +1,5 @@
 """The report of one or several runs: one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -357,7 +355,7 @@ def card(compared: Comparison, figure: str) -> str:
     return block(answer.headline(compared.document), table, drawings.draw(compared, figure))
 
 
-def block(text: str, table: str = "", figure: Figure | None = None) -> str:
+def block(text: str, table: str = "", figure: "Figure | None" = None) -> str:
     """A table in HTML, a figure, and a sentence that describes it."""
     from markupsafe import escape
 

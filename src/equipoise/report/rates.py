@@ -136,8 +136,7 @@ def missed(fairness: content.Parity) -> str:
     if len(ordered) > FEW:
         text += f", the most and the fewest of {len(ordered)} groups"
     for other in others:
-        numbers = [_in_group(other["groups"].get(group), key) for group in shown]
-        text += f"; {other['method']} {listed(numbers)}"
+        text += f"; {other['method']} " + listed([_in_group(other["groups"].get(group), key) for group in shown])
     if hidden := [group for group in first["groups"] if group not in rated]:
         few = f"fewer than {fairness['least']}" if fairness["least"] > 1 else "none"
         text += f"; of {'some class' if many else about} there are {few} in group {listed(hidden)}"

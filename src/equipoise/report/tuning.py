@@ -1,7 +1,5 @@
 """How settings were chosen, in words and tables: of a document of all draws, and of runs with chosen settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
@@ -156,7 +154,7 @@ def with_default(method: Content, by: str) -> bool:
     return method["default"] is not None and any(not trial["settings"] for trial in drawn(method, by))
 
 
-def sensitivity(label: str, method: Content, by: str) -> Figure | None:
+def sensitivity(label: str, method: Content, by: str) -> "Figure | None":
     """The criterion against every setting that is a number: a point per draw, larger after more rounds; None if no draw has a number."""
     trials, defaults = drawn(method, by), method["defaults"]
     every = [(trial, {**defaults, **trial["settings"]}, trial["rungs"][-1]) for trial in trials]
