@@ -73,6 +73,11 @@ class Words:
         return {word: n for word, n in made.items() if n}
 
     @cached_property
+    def present(self) -> dict[str, int]:
+        """How often each word occurs that is not missing."""
+        return {word: n for word, n in self.counts.items() if not missing(word)}
+
+    @cached_property
     def texts(self) -> list[str]:
         """The different words that are text, without missing ones."""
         used = np.bincount(self.codes, minlength=len(self.words)) > 0

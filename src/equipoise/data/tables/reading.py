@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,17 +68,12 @@ def read_raw(
     if options.agreed:
         return _agreed(source, raw, options, at)
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
-    choices = list[tuple[str, tuple[Feature, ...]]]()
+    choices = dict[str, tuple[Feature, ...]]()
     if unused := [name for name in names if name in written and name not in raw]:
         notes.append(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
         )
-        written = {name: column for name, column in written.items() if name not in unused}
-    problems, (signs, shown) = list[str](), texts
-    for name in options.keep:
-        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
-            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
-            problems.append(f"column {name}: keep={name} has no effect, as the column {why}. Leave it out.")
+    problems, (signs, shown) = [*_idle(options.keep, raw, counts)], texts
     for name, cells in raw.items():
         guess = Guess(reason=INDEX)
         if name not in counts or name in options.keep:
@@ -89,27 +85,43 @@ def read_raw(
         feature = fitting[0]
         if isinstance(cells, Words):
             notes += [f"{source}: {note}" for note in _doubts(feature, cells, options.not_missing, dropped)]
-            if feature.kind == CATEGORY:
-                categories = (word for word in cells.counts if spelling.missing(word) and word in options.not_missing)
-                feature = replace(feature, not_missing=tuple(categories))
+            feature = _with_names(feature, cells, options.not_missing)
         features.append(feature)
-        choices += [(name, fitting)] * (len(fitting) > 1)
+        choices |= {name: fitting} if len(fitting) > 1 else {}
     schema = Schema(tuple(features), left).merged(written)
-    for name, several in several_readings(schema, raw).items():
-        choices.append((name, several))
-        schema = schema.merged({name: several[0].written()})
+    several = several_readings(schema, raw)
+    schema = schema.merged({name: readings[0].written() for name, readings in several.items()})
     table, wrong = _read(schema, raw, options, at)
-    others = {name: several[1:] for name, several in choices}
     if options.choose:
+        others = {name: readings[1:] for name, readings in (choices | several).items()}
         table = replace(table, others=others, examples=examples_of(raw))
     else:
-        problems += [question(several, raw[name]) for name, several in choices]
-    if counting_rows := [name for name, why in schema.left_out.items() if why == INDEX]:
-        notes.append(left_out(counting_rows, options.keep, source, INDEX))
+        problems += [question(readings, raw[name]) for name, readings in (choices | several).items()]
+    return table, problems + wrong, [*notes, *_reasons(schema.left_out, options.keep, source)]
+
+
+def _with_names(feature: Feature, cells: Words, names: Sequence[str]) -> Feature:
+    """A feature with the categories that usually mark missing cells, and are ``names`` here."""
+    words = (word for word in cells.counts if spelling.missing(word) and word in names)
+    return replace(feature, not_missing=tuple(words)) if feature.kind == CATEGORY else feature
+
+
+def _reasons(columns: Mapping[str, str], keep: Sequence[str], source: str) -> Iterator[str]:
+    """Why columns are left out: those that count the rows together, and each other one."""
+    if counting_rows := [name for name, why in columns.items() if why == INDEX]:
+        yield left_out(counting_rows, keep, source, INDEX)
     todo = "To use it: give its kind under [columns] in the file that `equipoise init` writes."
-    reasons = [(name, why) for name, why in schema.left_out.items() if why != INDEX]
-    notes += [f"{source}: the column {name} is left out: {why}. {todo}" for name, why in reasons]
-    return table, problems + wrong, notes
+    yield from (
+        f"{source}: the column {name} is left out: {why}. {todo}" for name, why in columns.items() if why != INDEX
+    )
+
+
+def _idle(keep: Sequence[str], raw: RawColumns, counts: Set[str]) -> Iterator[str]:
+    """Problems with names under ``keep`` that change nothing."""
+    for name in keep:
+        if name not in raw or (name not in counts and not NAMELESS.fullmatch(name)):
+            why = "has a name, and does not count the rows" if name in raw else "is in leave_out, or not among inputs"
+            yield f"column {name}: keep={name} has no effect, as the column {why}. Leave it out."
 
 
 def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
@@ -179,7 +191,7 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
 
 def ways_of(features: Sequence[Feature], raw: Words) -> list[str]:
     """A cell in quotation marks, and what it is by each reading."""
-    words = [word for word in raw.counts if not spelling.missing(word)]
+    words = [*raw.present]
     columns = [(feature, read_cells(feature, Words.from_text(words), str)[0]) for feature in features]
     values = [[show_cell(feature, cells, k) for feature, cells in columns] for k in range(len(words))]
     k = next((k for k, ways in enumerate(values) if len({*ways}) > 1), 0)
@@ -228,9 +240,8 @@ def _agreed(source: str, raw: RawColumns, options: Columns, at: Place) -> tuple[
     require_columns([*raw], schema.names, source, "the schema names")
     table, problems = _read(schema, raw, options, at)
     problems += [question(several, raw[name]) for name, several in several_readings(schema, raw).items()]
-    if rest := [name for name in raw if name not in {*schema.names, *schema.left_out}]:
-        return table, problems, [f"{source}: {listed(rest)}: not in the schema, and not used."]
-    return table, problems, []
+    rest = [name for name in raw if name not in {*schema.names, *schema.left_out}]
+    return table, problems, [f"{source}: {listed(rest)}: not in the schema, and not used."] * bool(rest)
 
 
 def _read(schema: Schema, raw: RawColumns, options: Columns, at: Place) -> tuple[RawTable, list[str]]:
@@ -263,8 +274,7 @@ def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequen
         words = (word for word in text.counts if spelling.missing(word) and word not in names)
         lost = [word for word in words if word.isalpha() or word in SIGNS_OF_NOTHING]
         advice = f"a category: {option('not_missing', [*names, *lost])}"
-        alike = spelling.twins(word for word in text.counts if not spelling.missing(word))
-        pairs = listed(f"{first!r} and {other!r}" for first, other in alike)
+        pairs = listed(f"{first!r} and {other!r}" for first, other in spelling.twins(text.present))
     if lost:
         cells = sum(text.counts[word] for word in lost)
         yield f"column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. If it is {advice}."
@@ -357,63 +367,101 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
     decimal : the sign before fractions, where the user gave it.
     """
     if not isinstance(raw, Words):
-        if raw.dtype.kind == "M":
-            return Guess((Feature(name, DATE, form=_form_of(raw)),))
-        number = Feature(name, NUMBER)
-        return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), number) if _are_days(raw) else (number,))
-    counts, texts = {word: n for word, n in raw.counts.items() if not spelling.missing(word)}, raw.texts
-    if not counts:
+        return Guess(_of_typed(name, raw))
+    if not (counts := raw.present):
         return Guess(reason="every cell is missing")
-    bare = [*map(signs[0].bare, texts)] if signs else texts
-    of_words = bool(signs) and any(map(str.isalpha, signs[0].unit))  # 4 doors, which may be categories, too
-    codes = any(map(CODE.fullmatch, bare if of_words else texts))
-    forms = date_forms(texts) if of_words or raw.days else []
-    if raw.days and forms and not forms[0].startswith("%Y"):  # 03/01 became the first of March, and 13/01 stayed
-        return Guess(reason="some cells are dates and others text, perhaps day for month: write all as text")
-    if raw.numbers and signs and signs[0].unit:
-        return Guess(reason=f"some cells are numbers and others text with {signs[0].unit!r}: write them alike")
-    if of_words and (codes or forms or len(counts) == 1):  # 007A
-        signs = ()
-    present = sum(counts.values())
-    few = len(counts) <= FEW and 2 * len(counts) <= max(present, 4)
-    if signs and codes and not any(map(ZEROS.match, bare)):
+    bare, unit = ([*map(signs[0].bare, raw.texts)], signs[0].unit) if signs else (raw.texts, "")
+    of_words = any(map(str.isalpha, unit))  # 4 doors, which may be categories, too
+    codes = any(map(CODE.fullmatch, bare if of_words else raw.texts))
+    forms = date_forms(raw.texts) if of_words or raw.days else []
+    if reason := _unlike(raw, forms, unit):
+        return Guess(reason=reason)
+    numeric = signs and not (of_words and (codes or forms or len(counts) == 1))  # 007A
+    if numeric and codes and not any(map(ZEROS.match, bare)):
         if not any(map(UNLIKE_CODES.search, bare)):
-            return Guess((Feature(name, NUMBER, unit=signs[0].unit), *_as_categories(name, raw)))
+            return Guess((Feature(name, unit=unit), *_as_categories(name, raw)))
         codes = False
-    if signs and not codes and not raw.days:
-        features, dropped = agreed_and_dropped(name, signs, shown)
-        if len(features) > 1:
-            return Guess(features)
-        if all(map(str.isdigit, texts)) and _are_days(signs[0].numbers(texts)):
-            return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), *features))
-        if spelling.respelt(bare) or (of_words and few):
-            features = (*features, *_as_categories(name, raw))
-        return Guess(features, dropped=dropped)
+    if not numeric or codes or raw.days:
+        return _of_words(name, raw, codes, decimal)
+    return _of_numbers(name, raw, bare, of_words, *agreed_and_dropped(name, signs, shown))
+
+
+def _of_numbers(
+    name: str,
+    raw: Words,
+    bare: Sequence[str],
+    of_words: bool,
+    features: tuple[Feature, ...],
+    dropped: tuple[Feature, ...],
+) -> Guess:
+    """What a column of text seems to be whose words are numbers: also dates with their digits, or categories."""
+    if len(features) > 1:
+        return Guess(features)
+    if all(map(str.isdigit, raw.texts)) and _are_days(np.array([*map(float, raw.texts)])):
+        return Guess((Feature(name, DATE, form=DIGITS_OF_DAY), *features))
+    categories = _as_categories(name, raw) if spelling.respelt(bare) or (of_words and _are_few(raw.present)) else ()
+    return Guess((*features, *categories), dropped=dropped)
+
+
+def _unlike(raw: Words, forms: Sequence[str], unit: str) -> str:
+    """Why a column cannot be used of which some cells have a type, and its text is of ``forms`` of dates or has a unit."""
+    if raw.days and forms and not forms[0].startswith("%Y"):  # 03/01 became the first of March, and 13/01 stayed
+        return "some cells are dates and others text, perhaps day for month: write all as text"
+    return f"some cells are numbers and others text with {unit!r}: write them alike" * bool(raw.numbers and unit)
+
+
+def _of_typed(name: str, raw: NDArray[Any]) -> tuple[Feature, ...]:
+    """The readings of a column of dates or numbers."""
+    if raw.dtype.kind == "M":
+        return (Feature(name, DATE, form=_form_of(raw)),)
+    return (*[Feature(name, DATE, form=DIGITS_OF_DAY)] * _are_days(raw), Feature(name))
+
+
+def _of_words(name: str, raw: Words, codes: bool, decimal: str | None) -> Guess:
+    """What a column of text seems to be that has no reading as numbers; ``codes`` are some of its words."""
+    counts = raw.present
+    present = sum(counts.values())
     if truth := spelling.truth_of(counts):
-        number = Feature(name, NUMBER, low=0, high=1, truth=truth)
-        return Guess((number, Feature(name, CATEGORY)) if len(truth) > 2 else (number,))
-    if forms := date_forms(texts):
+        number = Feature(name, low=0, high=1, truth=truth)
+        return Guess((number, *[Feature(name, CATEGORY)] * (len(truth) > 2)))
+    if forms := date_forms(raw.texts):
         return Guess(tuple(Feature(name, DATE, form=form) for form in forms))
     if len(counts) == 1 and present == len(raw):
         return Guess(reason="the same in every row")
     if 2 * sum(n for word, n in counts.items() if DAY.match(word)) > present:
-        form = max(FORMS, key=lambda form: _agreeing(texts, form))
-        if 2 * _agreeing(texts, form) > len(texts):  # the others are a fault, which reading names
-            return Guess((Feature(name, DATE, form=form),))
-        return Guess(
-            reason='dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y", and of years '
-            f"with two digits the last one, such as latest = {date.today().year}"
-        )
+        return _of_dates(name, raw.texts)
     units = spelling.units_of(counts)
     numeric = units.total() + sum(n for word, n in counts.items() if DIGITS.fullmatch(word))
     if 2 * numeric >= present and not codes:  # numbers, of which some cells are none: a fault, which reading names
-        commas = sum("," in word and "." not in word for word in counts) > sum("." in word for word in counts)
-        sign = decimal or ("," if commas else ".")
-        return Guess((Feature(name, NUMBER, decimal=sign, unit=units.most_common(1)[0][0] if units else ""),))
+        unit = max(units, key=units.__getitem__, default="")
+        return Guess((Feature(name, decimal=decimal or _usual_decimal(counts), unit=unit),))
     frequent = present >= ROWS * len(counts) and sum(n >= ROWS for n in counts.values()) <= MOST
+    few = _are_few(counts)
     if few or frequent:
         return Guess((Feature(name, CATEGORY, least=1 if few else ROWS),))
     return Guess(reason=f"text, or names of rows: {len(counts):,} different words in {present:,} rows")
+
+
+def _of_dates(name: str, texts: Sequence[str]) -> Guess:
+    """What a column is of which most words are dates, and not all of one form."""
+    form = max(FORMS, key=lambda form: _agreeing(texts, form))
+    if 2 * _agreeing(texts, form) > len(texts):  # the others are a fault, which reading names
+        return Guess((Feature(name, DATE, form=form),))
+    return Guess(
+        reason='dates of several forms, or of a rare one: write them alike, or give their form, such as form = "%d.%m.%y", and of years '
+        f"with two digits the last one, such as latest = {date.today().year}"
+    )
+
+
+def _usual_decimal(words: Iterable[str]) -> str:
+    """The sign before fractions that more words seem to have."""
+    commas = sum(("," in word and "." not in word) - ("." in word) for word in words)
+    return "," if commas > 0 else "."
+
+
+def _are_few(counts: Mapping[str, int]) -> bool:
+    """Whether different words are categories whatever the number of rows."""
+    return len(counts) <= FEW and 2 * len(counts) <= max(sum(counts.values()), 4)
 
 
 def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
@@ -423,24 +471,23 @@ def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
     250 and 250.0, may be one category or several, or the whole column numbers, if no categories are listed.
     """
     if "%y" in feature.form and feature.latest is None:
-        today = date.today()
         last = np.nanmax(days_of(raw.texts, feature.form), initial=-np.inf)
-        ahead = last > (today - date(1970, 1, 1)).days
-        return tuple(replace(feature, latest=year) for year in (today.year, LATEST)) if ahead else ()
+        ahead = last > (date.today() - date(1970, 1, 1)).days
+        return (replace(feature, latest=date.today().year), replace(feature, latest=LATEST)) if ahead else ()
     if feature.kind != CATEGORY or feature.categories:
         return ()
     present = (word for word in raw.counts if word in feature.not_missing or not spelling.missing(word))
     named = {word: raw.counts[word] for word in present if plain(word) not in feature.missing_values}
     if not (same := spelling.same_numbers(named)):
         return ()
-    spelled = {word for words in same for word in words}
+    spelled = set[str]().union(*same)
     together = Counter[str]()
     for word, n in named.items():
         together[plain(word)] += n
-    lists = [together] * all(len({*map(plain, words)}) == 1 for words in same) + [Counter(named)]
-    every = [tuple(sorted(word for word, n in each.items() if n >= feature.least)) for each in lists]
+    counts = [together] * all(len({*map(plain, words)}) == 1 for words in same) + [Counter(named)]
+    lists = [tuple(sorted(word for word in words if words[word] >= feature.least)) for words in counts]
     numbers = [Feature(feature.name)] * all(map(spelling.NUMBER.fullmatch, named))
-    return (*(replace(feature, categories=words) for words in every), *numbers) if spelled & {*sum(every, ())} else ()
+    return (*(replace(feature, categories=words) for words in lists), *numbers) if spelled & {*sum(lists, ())} else ()
 
 
 def _as_categories(name: str, raw: Words) -> list[Feature]:

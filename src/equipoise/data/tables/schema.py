@@ -18,8 +18,9 @@ from equipoise.system.suggestions import some, unknown
 NUMBER, CATEGORY, DATE, LEFT_OUT = "number", "category", "date", "left out"
 KINDS = (NUMBER, CATEGORY, DATE)
 SCALINGS = ("standard", "robust", "log", "none")
+CHOICES = {"kind": (*KINDS, LEFT_OUT), "scaling": SCALINGS, "coding": ("one-hot", "ordinal")}
+RARE = ' Of many categories: one-hot with a higher "least", so that rare ones share an input.'
 FILLS = {**dict.fromkeys((NUMBER, DATE), ("median", "mean", "refuse")), CATEGORY: ("own", "most-frequent", "refuse")}
-CODINGS = ("one-hot", "ordinal")
 EXPONENT = r"\d{1,3}[eE]\d{1,2}"  # 1E1, which is ten or a code
 CODE = re.compile(rf"[+-]?0\d|{EXPONENT}$")  # what a code begins with that could be a number
 CHOSEN = "the schema leaves it out"
@@ -104,13 +105,9 @@ class Feature:
 
     def _faults(self) -> Iterator[str]:
         """What is wrong with the options."""
-        for option, options in (("kind", KINDS), ("scaling", SCALINGS), ("coding", CODINGS)):
-            if getattr(self, option) not in options:
-                yield (
-                    unknown(option, getattr(self, option), (*options, *[LEFT_OUT] * (option == "kind")))
-                    + ' Of many categories: one-hot with a higher "least", so that rare ones share an input.'
-                    * (option == "coding")
-                )
+        for option, options in CHOICES.items():
+            if (value := getattr(self, option)) not in options or value == LEFT_OUT:
+                yield unknown(option, value, options) + RARE * (option == "coding")
         if self.missing not in (None, *FILLS[self.kind]):
             yield f"missing must be {some(FILLS[self.kind])} of a {self.kind}; found {self.missing!r}."
         if self.thousands == self.decimal:
@@ -121,6 +118,10 @@ class Feature:
             yield f"least must be a whole number >= 1; found {self.least!r}."
         if self.kind == DATE and not self.form:
             yield 'a date needs its form, such as form = "%Y-%m-%d".'
+        yield from self._faults_of_words()
+
+    def _faults_of_words(self) -> Iterator[str]:
+        """What is wrong with the options about words, and that others are of another kind."""
         if self.latest is not None and (type(self.latest) is not int or "%y" not in self.form):
             yield f"latest must be a year, such as 2026, of a form with %y; found {self.latest!r}."
         if self.truth and (len(self.truth) % 2 or len({*map(str.casefold, map(str, self.truth))}) < len(self.truth)):
@@ -205,8 +206,6 @@ class Schema:
             kind = kind_of(written) if feature is None else written.get("kind", feature.kind)
             if kind == LEFT_OUT or not (feature or written):
                 left[name] = CHOSEN if isinstance(before, Feature) else before
-            elif feature and not written:
-                features.append(feature)
             else:
                 same = feature.written() if feature and kind == feature.kind else {}
                 features.append(Feature(name, **same | {"kind": kind} | written))

@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import cached_property
@@ -43,6 +43,10 @@ ORDINALS = ("st", "nd", "rd", "th")
 LONGEST = 1000  # characters of a name that is compared with others, as the time may grow with their square
 LONG = re.compile(r"[+-]?\d{5}", re.ASCII)  # what a sign between thousands would divide
 MISSING_CELLS = "missing"  # a kind of cells
+UNNAMED = {  # what else to do about samples without a name
+    "group": f" To keep these people apart: {option('unknown', 'unknown')}.",
+    "label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}.",
+}
 
 
 def missing(word: str) -> bool:
@@ -60,7 +64,11 @@ class Origin:
     def places(self, rows: Sequence[int]) -> str:
         """The first places, and how many more there are."""
         more = len(rows) - FIRST
-        return ", ".join(self.at(k) for k in rows[:FIRST]) + (f" and {more:,} more" if more > 0 else "")
+        return ", ".join(map(self.at, rows[:FIRST])) + f" and {more:,} more" * (more > 0)
+
+    def of(self, codes: NDArray[np.int64], cells: Sequence[int]) -> str:
+        """The places of the rows whose ``codes`` [n] are among those of some cells."""
+        return self.places(np.flatnonzero(np.isin(codes, cells)).tolist())
 
 
 @dataclass(frozen=True)
@@ -88,39 +96,24 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     texts, codes, large = _texts(values)
     words = [text.strip() for text in texts]
     lost = [k for k, word in enumerate(words) if missing(word) and word not in not_missing]
-    present = sorted({*range(len(words))} - {*lost})
-    if role == "label" and present and all(WHOLE.fullmatch(words[k]) and _whole(words[k]) for k in present):
-        for k in present:
-            words[k] = str(int(Decimal(words[k])))
-    measured = _measurements(words) if role == "label" else []
-
-    def rows_of(cells: Sequence[int]) -> list[int]:
-        rows: list[int] = np.flatnonzero(np.isin(codes, cells)).tolist()
-        return rows
-
-    problems: list[str] = []
+    measured = list[int]()
+    if role == "label":
+        words, measured = _labels(words, {*lost})
+    problems = list[str]()
     if lost:
-        rows, spelled = rows_of(lost), [words[k] for k in lost if words[k]]
-        examples = advice = ""
-        if spelled:
-            examples = f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})"
-            advice = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, spelled[0]])}."
-        others = {
-            "group": f" To keep these people apart: {option('unknown', 'unknown')}.",
-            "label": f" To leave such rows of a table out: {option('unlabelled', LEAVE_OUT)}.",
-        }
+        examples, advice = _spelled([words[k] for k in lost], not_missing)
         problems.append(  # measurements have no names to keep
-            f"{origin.what}: the {role} is missing in {len(rows):,} of {len(codes):,} samples{examples}: {origin.places(rows)}. "
-            f"Fill it in, or remove the sample.{advice * (not measured)}{others.get(role, '')}"
+            f"{origin.what}: the {role} is missing in {np.isin(codes, lost).sum():,} of {len(codes):,} samples{examples}: {origin.of(codes, lost)}. "
+            f"Fill it in, or remove the sample.{advice * (not measured)}{UNNAMED.get(role, '')}"
         )
     if large:
         problems.append(
-            f"{origin.what}: the {role} is the floating-point number {texts[large[0]].strip()} ({origin.places(rows_of(large))}), and of "
+            f"{origin.what}: the {role} is the floating-point number {texts[large[0]].strip()} ({origin.of(codes, large)}), and of "
             "such numbers neighbours are the same. Save names as whole numbers (int64) or as text."
         )
     if measured:
         problems.append(
-            f"{origin.what}: the label is {words[measured[0]]} ({origin.places(rows_of(measured))}), and labels are classes: words or whole "
+            f"{origin.what}: the label is {words[measured[0]]} ({origin.of(codes, measured)}), and labels are classes: words or whole "
             'numbers. If they are numbers to predict: --task regression, in Python task="regression". Or divide measurements into '
             "classes first, such as low and high."
         )
@@ -138,15 +131,26 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
     notes = [f"{origin.what}: {listed(map(repr, cells))} are read as {word!r}." for word, cells in merged]
     apart = "are kept apart, although they are one number or look the same"
     notes += [f"{origin.what}: {listed(map(repr, group))} {apart}." for group in same[:FIRST]]
-    column = np.array(words, object)[codes] if len(words) else np.empty(0, object)
-    return Names(tuple(column.tolist()), tuple(problems), tuple(notes))
+    return Names(tuple(np.array(words, object)[codes].tolist()), tuple(problems), tuple(notes))
 
 
-def _measurements(words: Sequence[str]) -> list[int]:
+def _labels(words: list[str], lost: Set[int]) -> tuple[list[str], list[int]]:
+    """The words of labels, whole numbers without a point if all that are present are such; and which of them are measurements."""
+    present = [word for k, word in enumerate(words) if k not in lost]
+    if present and all(WHOLE.fullmatch(word) and _whole(word) for word in present):
+        return [word if k in lost else str(int(Decimal(word))) for k, word in enumerate(words)], []
     fractions = [k for k, word in enumerate(words) if NUMBER.fullmatch(word) and not _whole(word)]
-    if not fractions and all(COMMAS.fullmatch(word) for word in words):  # 0,5 as much of Europe writes it
+    if not fractions and all(map(COMMAS.fullmatch, words)):  # 0,5 as much of Europe writes it
         fractions = [k for k, word in enumerate(words) if "," in word]
-    return fractions
+    return words, fractions
+
+
+def _spelled(lost: Sequence[str], not_missing: Sequence[str]) -> tuple[str, str]:
+    """How missing names are written, if they are, and what to do if that is a name."""
+    if not (spelled := [word for word in lost if word]):
+        return "", ""
+    advice = f" If {spelled[0]} is a name: {option('not_missing', [*not_missing, spelled[0]])}."
+    return f" ({listed(map(repr, spelled))}{' or nothing' * (len(spelled) < len(lost))})", advice
 
 
 def _whole(word: str) -> bool:
