@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from equipoise.data.contents import DataError
 from equipoise.data.formats.table import Frame, is_present, opened
 from equipoise.data.tables.cells import word_of
-from equipoise.data.tables.columns import Columns, check_purposes, column, numbered, ordered, together
+from equipoise.data.tables.columns import Column, Columns, check_purposes, column, numbered, ordered, together
 from equipoise.data.tables.roles import Group, groups_of, read_column, read_numbers, with_signs
 from equipoise.data.tables.words import Origin, alike, unit_of
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.thresholds import decided
 from equipoise.system.suggestions import some
 
+Judged = tuple[Column, Positive | None, NDArray[Any], NDArray[Any], NDArray[np.float64] | None]  # see Predictions
 USUAL: Final = ("label", "site", "subject")  # roles whose columns may have these names
 
 
@@ -89,84 +90,117 @@ def read(
     what = "the frame" if frame else str(source)
     columns.require_none(("sep", "encoding") if frame else (), what, "a table that is text")
     table = Frame.of(source, what) if frame else opened(Path(source), columns)
-    names, at = table.names, table.at
     given = {"site": site, "subject": subject, "probability": probability, "prediction": prediction}
-    used, groups = _used(what, names, columns, given)
-    problems: list[str] = []
-    wanted = dict.fromkeys((*used.values(), *(group.column for group in groups.values())))
+    used, groups = _used(what, table.names, columns, given)
+    wanted = [*used.values(), *(group.column for group in groups.values())]
     cells, n = table.words([name for name in wanted if name is not None]), len(table)
     if not n:
         raise DataError(f"{what} has no rows.")
+    people = _People(what, table.at, columns, cells)
+    with _collecting(people.problems):
+        groups = with_signs(groups, cells, columns, what, "", [])
+    attributes, codes = _attributes(people, groups.values())
+    sites = None if used["site"] is None else np.array(people.words(used["site"], "site"), object)
+    whose = () if used["subject"] is None else people.words(used["subject"], "subject")
+    person = numbered(whose, sorted({*whose})) if 0 < len({*whose}) < n else None
+    label = str(used["label"])
+    if columns.regression:
+        made: Judged = (), None, people.numbers(label), people.numbers(str(prediction)), None
+    else:
+        made = _classes(people, label, probability, prediction, positive, threshold)
+    if people.problems:
+        raise _error(what, people.problems)
+    return Predictions(what, *made, attributes, np.stack(codes, 1), sites, person)
 
-    def origin(name: str, rows: Sequence[int] = range(n)) -> Origin:
-        return Origin(f"{what}, column {name}", lambda k: at(rows[k]))
 
-    def words(name: str, role: str, rows: Sequence[int] = range(n), noun: str = "") -> tuple[str, ...]:
-        """The names in a column; a problem calls them by a noun, if not by their role."""
-        read_names = read_column([cells[name][k] for k in rows], role, origin(name, rows), columns)
-        problems.extend(text.replace(f"the {role}", f"the {noun or role}") for text in read_names.problems)
-        problems.extend(alike(f"{what}, column {name}", read_names.words))
-        return read_names.words
+@dataclass(frozen=True)
+class _People:
+    """Columns of a table with a row per person, how they are read, and what is wrong with those that were."""
 
-    def numbers(name: str) -> NDArray[np.float64]:
+    what: str
+    at: Callable[[int], str]
+    columns: Columns
+    cells: Mapping[str, Sequence[Any]]
+    problems: list[str] = field(default_factory=list)
+
+    def words(self, name: str, role: str, rows: Sequence[int] | None = None, noun: str = "") -> tuple[str, ...]:
+        """The names in a column, of some rows or of all; a problem calls them by a noun, if not by their role."""
+        at, origin = range(len(self.cells[name])) if rows is None else rows, self.origin(name)
+        place = replace(origin, at=lambda k: self.at(at[k]))
+        names = read_column([self.cells[name][k] for k in at], role, place, self.columns)
+        self.problems.extend(text.replace(f"the {role}", f"the {noun or role}") for text in names.problems)
+        self.problems.extend(alike(origin.what, names.words))
+        return names.words
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
         """The numbers in a column; NaN where a cell is none."""
-        values, wrong, _ = read_numbers(cells[name], origin(name), columns)
-        problems.extend(wrong)
-        if name == probability and (unit := unit_of([*filter(None, map(word_of, cells[name]))])):
-            problems.append(f"{what}, column {name}: every probability has {unit!r}. Write numbers between 0 and 1.")
+        values, wrong, _ = read_numbers(self.cells[name], self.origin(name), self.columns)
+        self.problems.extend(wrong)
         return np.array(values)
 
-    with _collecting(problems):
-        groups = with_signs(groups, cells, columns, what, "", [])
-    attributes: dict[str, tuple[str, ...]] = {}
-    codes: list[NDArray[np.int64]] = []
-    for group in groups.values():
-        rows = [k for k, cell in enumerate(cells[group.column]) if is_present(cell, columns)]
-        if not rows:
-            problems.append(f"{what}, column {group.column}: every cell is missing.")
-            continue
-        with _collecting(problems):
-            values = group.values(words(group.column, "group", rows), columns, what, client=False)
+    def probabilities(self, name: str) -> NDArray[np.float64]:
+        """The numbers in a column, which should be between 0 and 1."""
+        scores, origin = self.numbers(name), self.origin(name)
+        if unit := unit_of([*filter(None, map(word_of, self.cells[name]))]):
+            self.problems.append(f"{origin.what}: every probability has {unit!r}. Write numbers between 0 and 1.")
+        if len(outside := np.flatnonzero((scores < 0) | (scores > 1))):
+            first = ", ".join(f"{scores[k]:g} in {origin.at(k)}" for k in outside[:3].tolist())
+            self.problems.append(
+                f"{origin.what}: {len(outside):,} of {len(scores):,} probabilities are outside [0, 1] ({first}). Divide percent by 100, and turn other scores into "
+                "probabilities first."
+            )
+        return scores
+
+    def origin(self, name: str) -> Origin:
+        """Where a column is from."""
+        return Origin(f"{self.what}, column {name}", self.at)
+
+
+def _attributes(people: _People, groups: Iterable[Group]) -> tuple[dict[str, Column], list[NDArray[np.int64]]]:
+    """By attribute the names of its values; and the codes of each [n], -1 where it is not known."""
+    attributes, codes = dict[str, Column](), list[NDArray[np.int64]]()
+    for group in groups:
+        what, cells = people.origin(group.column).what, people.cells[group.column]
+        with _collecting(people.problems):
+            if not (rows := [k for k, cell in enumerate(cells) if is_present(cell, people.columns)]):
+                raise DataError(f"{what}: every cell is missing.")
+            words = people.words(group.column, "group", rows)
+            values = group.values(words, people.columns, people.what, client=False)
             attributes[group.name] = ordered(values)
-            codes.append(np.full(n, -1))
+            codes.append(np.full(len(cells), -1))
             codes[-1][rows] = numbered(values, attributes[group.name])
             if len(attributes[group.name]) < 2:
-                problems.append(
-                    f"{what}, column {group.column}: everybody is {values[0]!r}, and two groups or more are compared. Name another --group."
-                )
-    sites = np.array(words(str(used["site"]), "site"), object) if used["site"] is not None else None
-    people = words(str(used["subject"]), "subject") if used["subject"] is not None else ()
-    person = numbered(people, sorted({*people})) if 0 < len({*people}) < n else None
-    label = str(used["label"])
-    truth = words(label, "label") if not columns.regression else ()
-    classes = ordered(truth)
-    scores: NDArray[np.float64] | None = None
+                everybody = f"everybody is {values[0]!r}, and two groups or more are compared"
+                raise DataError(f"{what}: {everybody}. Name another --group.")
+    return attributes, codes
+
+
+def _classes(
+    people: _People, label: str, probability: str | None, prediction: str | None, positive: object, threshold: float
+) -> Judged:
+    """The names of the classes, the positive one, the true and predicted classes [n], and the probabilities of the positive one."""
+    problems, truth = people.problems, people.words(label, "label")
+    classes, what = ordered(truth), people.origin(label).what
     about: Positive | None = None
-    y: NDArray[Any] = numbers(label) if columns.regression else numbered(truth, classes)
-    predicted: NDArray[Any] = numbers(str(prediction)) if columns.regression else np.zeros(n, np.int64)
-    if not columns.regression:
-        with _collecting(problems):
-            about = _positive(positive, classes, f"{what}, column {label}", probability)
-        if probability is not None:
-            scores = numbers(probability)
-            problems += _outside(scores, origin(probability))
-        if prediction is not None:
-            predicted_names = words(prediction, "label", noun="prediction")
-            if strange := [*dict.fromkeys(word for word in predicted_names if word not in classes)]:
-                problems.append(
-                    f"{what}, column {prediction}: {some([*map(repr, strange)])} is no class of column {label} ({some(classes)}). Write classes the same "
-                    "way in both; of numbers between 0 and 1 it is --probability."
-                )
-            else:
-                predicted = numbered(predicted_names, classes)
-        if about is not None and probability is not None and len(classes) > 2:  # one against the rest
-            y, predicted = ((codes_of_classes == about.number).astype(np.int64) for codes_of_classes in (y, predicted))
-            classes, about = (f"not {about.name}", about.name), about._replace(number=1, other=f"not {about.name}")
-        if prediction is None and about is not None and scores is not None and not problems:
-            predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
-    if problems:
-        raise _error(what, problems)
-    return Predictions(what, classes, about, y, predicted, scores, attributes, np.stack(codes, 1), sites, person)
+    y, predicted = numbered(truth, classes), np.zeros(len(truth), np.int64)
+    with _collecting(problems):
+        about = _positive(positive, classes, what, probability)
+    scores = None if probability is None else people.probabilities(probability)
+    if prediction is not None:
+        names = people.words(prediction, "label", noun="prediction")
+        if strange := [*dict.fromkeys(word for word in names if word not in classes)]:
+            problems.append(
+                f"{people.origin(prediction).what}: {some([*map(repr, strange)])} is no class of column {label} ({some(classes)}). Write classes "
+                "the same way in both; of numbers between 0 and 1 it is --probability."
+            )
+        else:
+            predicted = numbered(names, classes)
+    if about is not None and probability is not None and len(classes) > 2:  # one against the rest
+        y, predicted = ((codes == about.number).astype(np.int64) for codes in (y, predicted))
+        classes, about = (f"not {about.name}", about.name), about._replace(number=1, other=f"not {about.name}")
+    if prediction is None and about is not None and scores is not None and not problems:
+        predicted = np.where(decided(scores, threshold), about.number, 1 - about.number)
+    return classes, about, y, predicted, scores
 
 
 def _used(
@@ -230,13 +264,3 @@ def _positive(asked: object, classes: Sequence[str], what: str, probability: str
             "the predicted classes, --prediction COLUMN."
         )
     return about
-
-
-def _outside(scores: NDArray[np.float64], origin: Origin) -> Iterator[str]:
-    outside = np.flatnonzero((scores < 0) | (scores > 1))
-    if len(outside):
-        first = ", ".join(f"{scores[k]:g} in {origin.at(k)}" for k in outside[:3].tolist())
-        yield (
-            f"{origin.what}: {len(outside):,} of {len(scores):,} probabilities are outside [0, 1] ({first}). Divide percent by 100, and turn other scores into "
-            "probabilities first."
-        )
