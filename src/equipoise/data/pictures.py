@@ -60,11 +60,6 @@ class Stored:
     inverted: bool = False
     remark: str = ""
 
-    @property
-    def deep(self) -> bool:
-        """Whether its numbers are no bytes."""
-        return self.pixels is not None and self.pixels.dtype != np.uint8
-
     def as_bytes(self, between: Range | None) -> NDArray[np.uint8]:
         """Grey levels or colours as bytes: 0 up to the first number of the range, 255 from the second one on."""
         assert self.pixels is not None
@@ -234,28 +229,24 @@ class Pictures:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the range, and about what is not used."""
-        survey, sentences = self.survey, list[str]()
-        low, high = map(plain, self.range or (0, 255))
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        survey, (low, high) = self.survey, map(plain, self.range or (0, 255))
         if self.declared is not None:
-            sentences.append(
-                f"Grey levels from {low} to {high} become 0 to 255; {100 * survey.outside:.3g}% of all pixels are outside of that and become black or white."
-            )
+            share = f"{100 * survey.outside:.3g}% of all pixels"
+            yield f"Grey levels from {low} to {high} become 0 to 255; {share} are outside of that and become black or white."
         elif survey.deep:
-            sentences.append(
-                f"Grey levels from {low} to {high}, the least and the largest of all {survey.images} images, become 0 to 255."
-            )
             least, most = (plain(float(f"{edge:.4g}")) for edge in survey.inner)
+            same = f" For the same with other images: --set range={low},{high}." * (not survey.stretched)
+            yield f"Grey levels from {low} to {high}, the least and the largest of all {survey.images} images, become 0 to 255.{same}"
             if survey.stretched:
-                sentences.append(
+                yield (
                     f"But nearly all pixels are from {least} to {most}, so the images become almost of one colour. If that is what they "
                     f"show: --set range={least},{most}."
                 )
-            else:
-                sentences[-1] += f" For the same with other images: --set range={low},{high}."
         for remark, count in survey.remarks.items():
-            many = "1 image has" if count == 1 else f"{count} images have"
-            sentences.append(f"{many} {UNUSED[remark]}.")
-        return tuple(sentences)
+            yield f"{'1 image has' if count == 1 else f'{count} images have'} {UNUSED[remark]}."
 
     def __call__(self, side: int) -> Path:
         """The file of all images, uint8 [n, 3, side, side], made unless the cache has it.
@@ -398,12 +389,13 @@ def _looked(source: Source, declared: Range | None, take: int) -> _Look:
     image = stored(source, skim=declared is None)
     if image.pixels is None:
         return _Look(False, image.remark)
+    deep = image.pixels.dtype != np.uint8
     counted = image.pixels if image.padding is None else image.pixels[~image.padding]
     outside = 0 if declared is None else int(((counted < declared[0]) | (counted > declared[1])).sum())
     if not counted.size:  # all of it is padding
-        return _Look(image.deep, image.remark)
+        return _Look(deep, image.remark)
     some = counted.reshape(-1)[:: 1 + counted.size // take].astype(np.float64)
-    return _Look(image.deep, image.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
+    return _Look(deep, image.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
 
 
 def _hash(*parts: Any) -> str:

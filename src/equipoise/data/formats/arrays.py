@@ -6,7 +6,7 @@ import re
 import shlex
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -136,9 +136,9 @@ def _choice(path: Path, shape: tuple[int, ...], labels: str) -> str:
 
 
 def from_arrays(
-    path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any], unread: Sequence[str] = ()
+    path: Path | str, arrays: Arrays, columns: Columns, about: Mapping[str, Any], form: str = "arrays"
 ) -> UserData:
-    """The user's data in arrays by name; ``path`` says where they are from. Whole numbers of a function stay so."""
+    """The user's data in arrays by name; ``path`` and ``form`` say where they are from. Whole numbers of a function stay so."""
     file, names = Path(path).name, list(arrays)
     columns.require_none((*WRITTEN, "keep", "inputs", "unlabelled", "leave_out", "schema"), path, "a table")
     used = named(path, names, columns)
@@ -146,8 +146,7 @@ def from_arrays(
     _check_roles(path, arrays, x_name, used)
     x = arrays[x_name]
     inputs, input_notes = _inputs(path, x_name, np.ascontiguousarray(x), "function" in about)
-    unused = [*(name for name in names if name not in (x_name, *used.values())), *unread]
-    notes = [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] * bool(unused) + input_notes
+    notes = _unused(file, names, (x_name, *used.values())) + input_notes
     groups = groups_of(columns, names, file)
 
     def origin(name: str) -> Origin:
@@ -160,21 +159,15 @@ def from_arrays(
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
     if which := [f"{x_name}[:, {k}]" for k in (counting(inputs) if numbers else ())]:
         notes.append(f"{file}: {listed(which)} holds only the numbers of the rows. Remove it if it is no feature.")
-    kind = "images" if inputs.dtype == np.uint8 else "numbers"
-    return UserData(
-        source=str(path),
-        layout=f"arrays: {kind} {list(inputs.shape[1:])}",
-        inputs=inputs,
-        names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
-        about=about,
-        notes=tuple(notes),
-        **roles,
-    )
+    layout = f"{form}: {'images' if inputs.dtype == np.uint8 else 'numbers'} {list(inputs.shape[1:])}"
+    roles |= {"names": tuple(f"{x_name}[{k}]" for k in range(len(x))), "notes": tuple(notes)}
+    return UserData(str(path), layout, inputs=inputs, about=about, **roles)
 
 
-def _laid_out(own: UserData, form: str) -> UserData:
-    """The same data, of which the files have another form than one with arrays."""
-    return replace(own, layout=f"{form}: {own.layout.removeprefix('arrays: ')}")
+def _unused(file: str, names: Iterable[str], used: Collection[str]) -> list[str]:
+    """A note on arrays that are not used, if there are any."""
+    unused = [name for name in names if name not in used]
+    return [f"{file}: {listed(unused)} {'are' if len(unused) > 1 else 'is'} not used."] * bool(unused)
 
 
 def joined_clients(parts: Sequence[OfClient]) -> dict[str, NDArray[Any]]:
@@ -344,8 +337,8 @@ def from_pfllib(folder: Path, columns: Columns, files: Sequence[Path]) -> UserDa
     problems += _different(((f"{part}/{client}.npz", x) for part, client, x, _ in parts), typed=True)
     if problems:
         raise DataError(together(folder, problems))
-    own = from_arrays(folder, joined_clients(parts), replace(columns, image=None, label=None), file_totals(files))
-    return _laid_out(own, "a file per client and part")
+    usual, form = replace(columns, image=None, label=None), "a file per client and part"
+    return from_arrays(folder, joined_clients(parts), usual, file_totals(files), form=form)
 
 
 def _conversion(folder: Path, path: Path) -> str:
@@ -390,9 +383,8 @@ def matlab(path: Path, columns: Columns) -> UserData:
         notes.append(f"{path.name}: {used['x']} {list(x.shape)} has the samples last, as there are {n} labels.")
     elif x.shape[-1] == n == x.shape[0]:
         notes.append(f"{path.name}: {used['x']} {list(x.shape)} has as many rows as columns; rows are samples.")
-    unread = [name for name in names if name not in arrays]
-    own = from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size}, unread)
-    return replace(own, notes=(*own.notes, *notes))
+    own = from_arrays(path, arrays, columns, {"file": path.name, "bytes": path.stat().st_size})
+    return replace(own, notes=(*_unused(path.name, names, arrays), *own.notes, *notes))
 
 
 def _check_unpacked(path: Path) -> None:
@@ -464,8 +456,8 @@ def from_leaf(path: Path, columns: Columns, files: Mapping[str, Sequence[Path]])
     problems += _different(((f"user {user}", x) for _, user, x, _ in users if len(x)), typed=False)
     if problems:
         raise DataError(together(path, problems) + TEXT * ("text" in map(key_of, problems)))
-    own = from_arrays(path, joined_clients(users), columns, file_totals([file for _, file in parts]))
-    return _laid_out(own, f"users of LEAF, {plural(len(parts), 'file')}")
+    about, form = file_totals([file for _, file in parts]), f"users of LEAF, {plural(len(parts), 'file')}"
+    return from_arrays(path, joined_clients(users), columns, about, form=form)
 
 
 def _users(file: Path, problems: list[str]) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
