@@ -366,15 +366,15 @@ def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:
         if not fits:
             ragged.append((line, len(row)))
         if len(rows) <= most:
-            head.append(row)
+            head.append(
+                [cell.replace("\r\n", "\n").replace("\r", "\n") for cell in row]
+            )  # as pandas gives lines in a cell
         elif ODD.search("\n".join(row) + "\n"):
             codes.update(j for j, cell in enumerate(row) if CODES.match(f"{cell}\n"))
             rounds.update(j for j, cell in enumerate(row) if cell.rstrip().endswith(".000"))
     if ragged:
         raise DataError(_ragged(path, n, ragged, len(rows)))
     notes = [f"{path.name}: {reason}: {listed(places)}." for reason, places in left_out.items() if places]
-    # lines in a cell end as pandas gives them
-    head = [[cell.replace("\r\n", "\n").replace("\r", "\n") for cell in row] for row in head]
     head = [row + [""] * (n + trailing - len(row)) for row in head]
     table = replace(table, names=names, lines=rows, skipped=tuple(skipped), width=n + trailing)
     if _open(row):

@@ -1,6 +1,6 @@
 """The user's own data: a folder of images, a table, arrays, or a data set of the Hugging Face Hub."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,15 +154,19 @@ def _checked(own: UserData, columns: Columns) -> UserData:
             f"{own.source}: all {len(own)} samples are of one class, {own.classes[0]!r}. There is nothing to learn."
         )
     _check_training(own)
-    if columns.task is None and all(map(INTEGER.fullmatch, own.classes)):
+    numbers = _doubtful_classes(own) if columns.task is None else ()
+    return replace(own, notes=(*own.notes, *numbers, *doubts(own, columns)))
+
+
+def _doubtful_classes(own: UserData) -> Iterator[str]:
+    """A note on classes that may be numbers to predict."""
+    if all(map(INTEGER.fullmatch, own.classes)):
         many, whole = len(own.classes), sorted(map(int, own.classes))
         if MEASURED <= many > len(own) // 10 or (many > 2 and whole != [*range(many)]):
-            doubt = (
+            yield (
                 f"{own.source}: the labels are {many:,} different whole numbers from {whole[0]:,} to {whole[-1]:,}, each of which is a class. "
                 'If they are numbers to predict, such as days or points: --task regression, in Python task="regression".'
             )
-            own = replace(own, notes=(*own.notes, doubt))
-    return replace(own, notes=(*own.notes, *doubts(own, columns)))
 
 
 def _check_training(own: UserData) -> None:

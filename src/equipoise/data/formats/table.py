@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from io import BytesIO
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,14 +187,12 @@ def excel(path: Path) -> Frame:
         raise DataError(f"{path} has {several if filled else 'no cell with content'}.")
     if unstored:
         raise DataError(f"{path} has formulas without a stored result. Open and save it in Excel or LibreOffice.")
-    (_, header), *rows = sheets[filled[0]].items()
-    width = max(len(header), *(len(row) for _, row in rows))
-    header += [None] * (width - len(header))
-    names = [f"Unnamed: {k}" if name in EMPTY else name for k, name in enumerate(header)]
-    cells = pd.DataFrame([row + [None] * (width - len(row)) for _, row in rows], columns=names, dtype=object)
-    nothing = [name not in header and cells.iloc[:, k].isin(EMPTY).all() for k, name in enumerate(names)]
-    places = [f"row {k}" for k, _ in rows]
-    return replace(Frame.of(cells.loc[:, ~np.array(nothing)], str(path)), at=places.__getitem__)
+    sheet = sheets[filled[0]]
+    columns = dict(enumerate(zip_longest(*sheet.values())))  # of which the first cell is the name
+    kept = {k: column for k, column in columns.items() if not {*column} <= {*EMPTY}}
+    names = [f"Unnamed: {k}" if column[0] in EMPTY else column[0] for k, column in kept.items()]
+    cells = pd.DataFrame([*zip(*kept.values(), strict=True)][1:], columns=names, dtype=object)
+    return replace(Frame.of(cells, str(path)), at=[f"row {k}" for k in sheet][1:].__getitem__)
 
 
 def _rows(path: Path, sheet: Any) -> dict[int, list[Any]]:
@@ -250,9 +249,8 @@ def from_table(
     named = {role: name for role, name in used.items() if name is not None}
     check_purposes(used, source)
     _require_options(file, columns, header, named)
-    apart = {*named.values(), *columns.leave_out}
+    apart, notes = {*named.values(), *columns.leave_out}, [*table.notes]
     rest = [name for name in header if name not in apart]
-    notes = list(table.notes)
     if image is not None:
         columns.require_none(("inputs", "keep", "schema"), source, "a table of numbers")
     elif columns.inputs is not None:
@@ -286,14 +284,9 @@ def from_table(
     roles, problems, role_notes = read_roles(source, columns, named, groups, cells.__getitem__, origin, readings[1])
     notes += role_notes
     if "label" not in named:
+        lost = f"{source} has no column label; its columns are {some(header, MANY) or 'none'}"
         labelled = "number to predict" if columns.regression else "class"
-        problems.insert(
-            0,
-            f"{source} has no column label; its columns are {some(header, MANY) or 'none'}. Name the one with the {labelled}: --set label=COLUMN.",
-        )
-    inputs: Any = None
-    features: Column = ()
-    names: Column = ()
+        problems.insert(0, f"{lost}. Name the one with the {labelled}: --set label=COLUMN.")
     layout = "a table of images"
     if image is None:
         if not len(rows) and not problems:
@@ -304,19 +297,18 @@ def from_table(
         if not inputs.columns and not problems:
             reasons = "".join(f" {note}" for note in input_notes)
             problems.append(f"{source} has neither a column path nor any of which something can be learnt.{reasons}")
-        features, names = inputs.schema.names, tuple(map(at, range(len(rows))))
-        layout = f"a table of {len(features)} columns"
+        layout = f"a table of {len(inputs.schema.names)} columns"
+        roles |= {"inputs": inputs, "features": inputs.schema.names, "names": tuple(map(at, range(len(rows))))}
     elif not problems:
         label = roles["label"]
-        inputs = images[1](label) if images else _images(Path(source), image, cells[image], label, at, notes)
-        names = tuple(inputs.names)
+        pictures = images[1](label) if images else _images(Path(source), image, cells[image], label, at, notes)
+        roles |= {"inputs": pictures, "names": tuple(pictures.names)}
         are = "s {} are" if len(rest) > 1 else " {} is"
         notes += [f"{file}: the column{are.format(listed(rest))} not used."] * bool(rest)
     if problems:
         raise DataError(together(source, problems))
     about = {**about, **described(groups, columns)}
-    roles |= {"inputs": inputs, "features": features, "names": names, "notes": tuple(notes)}
-    return UserData(source=str(source), layout=layout, about=about, **roles)
+    return UserData(str(source), layout, about=about, notes=tuple(notes), **roles)
 
 
 def _require_options(what: str, columns: Columns, header: Sequence[str], named: Mapping[str, str]) -> None:
@@ -387,14 +379,13 @@ def _raw(
 def _repeats(path: Path, files: Sequence[Path], labels: Sequence[str], at: Callable[[int], str]) -> list[str]:
     """A note if some images are there several times."""
     first_row: dict[Path, int] = {}
-    again = 0
     for k, file in enumerate(files):
         first = first_row.setdefault(file, k)
-        again += first != k
         if labels[first] != labels[k]:
             raise DataError(
                 f"{path}, {at(k)}: {file.name} is {labels[k]!r} here and {labels[first]!r} before ({at(first)}). An image has one label."
             )
+    again = len(files) - len(first_row)
     repeat = "line repeats an image of another" if again == 1 else "lines repeat images of others"
     note = f"{path.name}: {again} {repeat}; it counts each time, perhaps in training and in test data."
     return [note] * (again > 0)
