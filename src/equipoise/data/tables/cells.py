@@ -96,8 +96,7 @@ class Words:
     @property
     def missing(self) -> NDArray[np.bool_]:
         """Which cells are missing [n]."""
-        gone: NDArray[np.bool_] = np.array([missing(word) for word in self.words], bool)[self.codes]
-        return gone
+        return np.isin(self.codes, [k for k, word in enumerate(self.words) if missing(word)])
 
 
 def word_of(cell: Any) -> str:
@@ -152,11 +151,9 @@ def raw_of(column: Any) -> Raw:
     if not isinstance(column, pd.Series):
         column = pd.Series(column, dtype=None if isinstance(column, np.ndarray) else object)
     if column.dtype.kind in "iuf":
-        numbers: NDArray[np.float64] = column.to_numpy(np.float64, na_value=np.nan)
-        return numbers
+        return np.asarray(column.to_numpy(np.float64, na_value=np.nan))
     if column.dtype.kind == "M" and not str(column.dtype).startswith(("date32", "date64")):
-        days: NDArray[np.datetime64] = column.to_numpy(f"datetime64[{column.dt.unit}]")
-        return days
+        return np.asarray(column.to_numpy(f"datetime64[{column.dt.unit}]"))
     cells = cells_of(column)
     kinds = {type(cell) for cell in cells if cell is not None}
     if kinds and kinds <= {int, float}:
@@ -215,28 +212,27 @@ class RawTable:
 
 def read_cells(feature: Feature, raw: Raw, at: Place) -> tuple[Cells, list[str]]:
     """The cells of one column and what is wrong with them, in sentences; ``at(k)`` is the place of row k."""
-    marks = feature.missing_values
     if isinstance(raw, np.ndarray) and (feature.kind == CATEGORY or (feature.kind == DATE and raw.dtype.kind != "M")):
         raw = Words.of(map(word_of, raw.tolist()) if raw.dtype.kind != "M" else np.datetime_as_string(raw, unit="auto"))
     problems = list[str]()
     if isinstance(raw, Words) and feature.kind == CATEGORY:
-        cells = _codes(raw, (*feature.not_missing, *feature.categories), marks)
+        cells = _codes(raw, (*feature.not_missing, *feature.categories), feature.missing_values)
         gone = cells.missing
     else:
         numbers, gone = _numbers_and_gaps(feature, raw)
         cells = Cells(np.where(gone, np.nan, numbers) if gone.any() else numbers)
         if len(wrong := np.flatnonzero(~(np.abs(cells.values) <= LARGEST) & ~gone)):
             problems.append(_not_read(feature, raw, wrong.tolist(), at))
-        sides = (("less than low", np.less, feature.low), ("more than high", np.greater, feature.high))
-        for side, beyond, edge in sides:
+        for side, beyond, edge in (
+            ("less than low", np.less, feature.low),
+            ("more than high", np.greater, feature.high),
+        ):
             if edge is not None and len(outside := np.flatnonzero(beyond(cells.values, edge))):
                 first = ", ".join(f"{cells.values[k]:g} in {at(k)}" for k in outside[:3].tolist())
                 problems.append(f"column {feature.name}: {len(outside):,} numbers are {side} = {edge:g} ({first}).")
     if feature.missing == "refuse" and gone.any():
-        first = ", ".join(at(k) for k in np.flatnonzero(gone)[:3].tolist())
-        problems.append(
-            f'column {feature.name}: {int(gone.sum()):,} cells are missing ({first}), and missing = "refuse".'
-        )
+        cells_are = f"{int(gone.sum()):,} cells are missing ({', '.join(map(at, np.flatnonzero(gone)[:3].tolist()))})"
+        problems.append(f'column {feature.name}: {cells_are}, and missing = "refuse".')
     return cells, problems
 
 

@@ -98,7 +98,7 @@ def shortened(sentences: Sequence[str]) -> list[str]:
 
 def _stand_ins(table: RawTable | None, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
     """Notes on numbers and dates that may stand for missing ones."""
-    low, high = np.sort(np.partition(x, [0, -1], axis=0)[[0, -1]], axis=0) if len(x) > 1 else (x[0], x[0])
+    low, high = x.min(0), x.max(0)
     second = np.where(x > low, x, np.inf).min(0), np.where(x < high, x, -np.inf).max(0)
     far = (second[0] - low > high - second[0]) | (high - second[1] > second[1] - low)
     for k, name in enumerate(names):
@@ -198,8 +198,7 @@ def _least_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The least of all other rows of ``values`` [M, D], without NaN; infinite if there is none."""
     filled = np.where(np.isnan(values), np.inf, values)
     first, second = np.sort(np.concatenate([filled, np.full((1, values.shape[1]), np.inf)]), axis=0)[:2]
-    made: NDArray[np.float64] = np.where(filled == first, second, first)
-    return made
+    return np.asarray(np.where(filled == first, second, first))
 
 
 def unlike_words(column: str, counts: Mapping[str, Mapping[str, int]], what: str) -> Iterator[str]:
@@ -219,8 +218,7 @@ def unlike_words(column: str, counts: Mapping[str, Mapping[str, int]], what: str
 
 def copies(x: NDArray[Any]) -> list[tuple[int, int]]:
     """Pairs of columns of ``x`` [n, D] that are equal in every row: the first, and each other one."""
-    first: dict[int, int] = {}
-    pairs = []
+    first, pairs = dict[int, int](), list[tuple[int, int]]()
     for k, content in enumerate(map(hash, map(bytes, np.ascontiguousarray(x.T)))):
         other = first.setdefault(content, k)
         pairs += [(other, k)] * (other != k and bool((x[:, k] == x[:, other]).all()))
@@ -330,12 +328,9 @@ def _names_rows(x: NDArray[Any], name: str, called: bool) -> bool:
     different = 1 + int((np.diff(values) > 0).sum())
     if DIGITS <= np.abs(values).min() <= np.abs(values).max() < LONGEST and different > n // 4:
         return True
-    if different < n:
-        return False
-    if IDENTIFIER.fullmatch(name) or IDENTIFIER.fullmatch(name.casefold()):
-        return True
-    step = np.diff(x.astype(np.float64))
-    return bool((step > 0).all() or (step < 0).all() or n * n > 2 * REPEATS * (values[-1] - values[0]))
+    step, by_name = np.diff(x.astype(np.float64)), any(map(IDENTIFIER.fullmatch, (name, name.casefold())))
+    close = n * n > 2 * REPEATS * (values[-1] - values[0])
+    return different == n and bool(by_name or close or (step > 0).all() or (step < 0).all())
 
 
 def _few(n: int) -> NDArray[np.int64]:

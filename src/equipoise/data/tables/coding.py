@@ -373,14 +373,13 @@ class Coder:
         ------
         DataError : there are ``problems``, or most cells of a column seem to be written otherwise than in training.
         """
-        sentences = [
-            (f"column {f.name}: {text}", problem)
-            for f in self.schema.features
-            for text, problem in strangers(f, self.fitted[f.name], columns[f.name])
-        ]
-        if problems := [*problems, *(text for text, problem in sentences if problem)]:
+        texts, problems = list[str](), [*problems]
+        for f in self.schema.features:
+            for text, problem in strangers(f, self.fitted[f.name], columns[f.name]):
+                (problems if problem else texts).append(f"column {f.name}: {text}")
+        if problems:
             raise DataError(together(source, problems))
-        return [text for text, _ in sentences]
+        return texts
 
     def as_json(self) -> dict[str, Any]:
         """As a mapping that JSON holds, with the schema's hash."""
@@ -469,12 +468,8 @@ def places_of(fitted: Fitted, words: Iterable[str]) -> dict[str, int]:
     exact, alike = {word: k for k, word in enumerate(fitted.categories)}, dict[str, list[int]]()
     for word, k in exact.items():
         alike.setdefault(number_of(word), []).append(k)
-    places = dict[str, int]()
-    for word in words:
-        same = [exact[word]] if word in exact else alike.get(number_of(word), [])
-        if len(same) == 1:
-            places[word] = same[0]
-    return places
+    same = {word: [exact[word]] if word in exact else alike.get(number_of(word), []) for word in words}
+    return {word: places[0] for word, places in same.items() if len(places) == 1}
 
 
 def _spelling(word: str) -> str:

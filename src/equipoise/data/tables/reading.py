@@ -279,10 +279,8 @@ def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequen
         cells = sum(text.counts[word] for word in lost)
         yield f"column {feature.name}: {listed(map(repr, lost))} in {cells:,} cells marks a missing cell. If it is {advice}."
     if pairs:
-        yield (
-            f"column {feature.name}: {pairs} differ only in capital letters or spaces, and are different categories. "
-            "Write them alike if they are the same."
-        )
+        differ = f"{pairs} differ only in capital letters or spaces, and are different categories"
+        yield f"column {feature.name}: {differ}. Write them alike if they are the same."
     if dropped:
         yield by_other_columns(feature, dropped, text)
 

@@ -225,7 +225,6 @@ def _options(name: str, written: object) -> dict[str, Any]:
     """The options of a column, as a user wrote them."""
     if not isinstance(written, Mapping):
         raise DataError(f'column {name}: expected a table such as {{ kind = "number" }}; found {written!r}.')
-    options = {f.name for f in fields(Feature)} - {"name"}
     for option in ("categories", "not_missing", "missing_values", "truth"):
         if not isinstance(written.get(option, ()), list | tuple):
             raise DataError(
@@ -235,6 +234,6 @@ def _options(name: str, written: object) -> dict[str, Any]:
         value = written.get(option)
         if isinstance(value, bool) or not isinstance(value, int | float | None) or value != value:
             raise DataError(f"column {name}: {option} must be a number; found {value!r}.")
-    if wrong := sorted({*map(str, written)} - options):
-        raise DataError(f"column {name}: {unknown('option', wrong[0], sorted(options))}")
+    if wrong := sorted({*map(str, written)} - {"kind", *USUAL}):
+        raise DataError(f"column {name}: {unknown('option', wrong[0], sorted({'kind', *USUAL}))}")
     return dict(written)

@@ -113,16 +113,14 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
         )
     if measured:
         problems.append(
-            f"{origin.what}: the label is {words[measured[0]]} ({origin.of(codes, measured)}), and labels are classes: words or whole "
-            'numbers. If they are numbers to predict: --task regression, in Python task="regression". Or divide measurements into '
-            "classes first, such as low and high."
+            f"{origin.what}: the label is {words[measured[0]]} ({origin.of(codes, measured)}), and labels are classes: words or whole numbers. "
+            'If they are numbers to predict: --task regression, in Python task="regression". Or divide measurements into classes first, such as low and high.'
         )
     same = same_numbers(words, names=True)
     for group in same:
         names = {*group}
         problems += [
-            f"{origin.what}: the {role} is {whole} in some samples and {word} in others, which is one number. "
-            "Write it the same way everywhere."
+            f"{origin.what}: the {role} is {whole} in some samples and {word} in others, which is one number. Write it the same way everywhere."
             for word in group
             if (whole := re.sub(r"\.0*$", "", word)) != word and whole in names
         ]
