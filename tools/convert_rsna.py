@@ -39,9 +39,8 @@ def convert(
     write = partial(_write, load=rsna.loader(window), side=side)
     present(list(sources.values()), rsna.NAME)
     jobs = [(sources[name], target / split / "clean" / f"{name}.png") for split in chosen for name in chosen[split]]
-    with bar(f"converting {rsna.NAME}", len(jobs)) as advance:
-        for _ in ahead(write, jobs):
-            advance()
+    for _ in bar(f"converting {rsna.NAME}", len(jobs), ahead(write, jobs)):
+        pass
     for split, classes in chosen.items():
         lines = ["id,class", *(f"{name},{k}" for name, k in classes.items())]
         write_atomically(target / f"{split}.csv", "\n".join(lines) + "\n")

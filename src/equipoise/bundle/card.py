@@ -1,7 +1,5 @@
 """The model card of a bundle (Mitchell et al. 2019), as Markdown with the header of the Hugging Face Hub, and as a page."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -198,9 +196,8 @@ class Card:
         counted = all(len(cells) == len(classes) + 1 for _, cells in rows)
         titles = ("samples", *classes) if counted else ("samples",)
         grid = Grid(titles, tuple((name, cells[: len(titles)]) for name, cells in rows)) if rows else None
-        text = [self._learnt_from(in_words(sum(client["size"] for client in clients), least), len(clients))] * bool(
-            clients
-        )
+        total = in_words(sum(client["size"] for client in clients), least)
+        text = [self._learnt_from(total, len(clients))] * bool(clients)
         more = [f"And {len(clients) - NAMED} clients more."] * (len(clients) > NAMED)
         if grid is not None and any(cell.mean == WITHHELD for _, cells in grid.rows for cell in cells):
             more.append(f"{WITHHELD}: a count of fewer than {least} would be this one, or follow from it and others.")

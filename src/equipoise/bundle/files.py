@@ -1,7 +1,5 @@
 """The files of a bundle: their hashes are written with them, and they are read only if they are what was written."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json

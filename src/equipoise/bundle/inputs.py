@@ -1,7 +1,5 @@
 """From what a user has to inputs of the network, as the run that trained it made them: rows of a table, numbers, or images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
@@ -112,10 +110,8 @@ class Rows:
             return x
         columns = x.values() if isinstance(x, Mapping) else [None]
         if not all(isinstance(cells, Sized) and not isinstance(cells, str) for cells in columns):
-            raise InputError(
-                f"This model takes a table, a pandas frame with the columns {some(self.names)}, which are matched by name, lists by "
-                f"name, or the path of a file; found {_described(x)}."
-            )
+            frame = f"a pandas frame with the columns {some(self.names)}, which are matched by name, lists by name, or the path of a file"
+            raise InputError(f"This model takes a table, {frame}; found {_described(x)}.")
         if len({len(cells) for cells in x.values()}) > 1:
             raise DataError(f"Columns differ in length: {some([f'{name} {len(cells)}' for name, cells in x.items()])}.")
         return pd.DataFrame({name: list(cells) for name, cells in x.items()})

@@ -205,10 +205,8 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
             return None, ""
         if groups is None or isinstance(groups, str) or len(groups) != n:
             what = "none" if groups is None else repr(groups) if isinstance(groups, str) else f"{len(groups):,}"
-            raise InputError(
-                f"This model has a threshold for each value of {attribute}. Give the {attribute} of each of the {n:,} samples, in Python "
-                f"predict(x, groups=[...]); found {what}."
-            )
+            todo = f"Give the {attribute} of each of the {n:,} samples, in Python predict(x, groups=[...])"
+            raise InputError(f"This model has a threshold for each value of {attribute}. {todo}; found {what}.")
         words = [
             word if (word := word_of(cell)) in decision.groups or column is None else column.group_of(cell)
             for cell in groups

@@ -1,7 +1,5 @@
 """Writing a bundle of a trained model."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile
@@ -159,10 +157,8 @@ def _licence(text: Any) -> str:
     """The name of a licence on one line, without blanks around it."""
     name = text.strip() if isinstance(text, str) else "\n"
     if visible(name) != name or len(name) > LICENCE:
-        raise InputError(
-            f"--license must be the name of a licence on one line, such as cc-by-4.0, of at most {LICENCE} signs; found "
-            f"{shorten(repr(text))}."
-        )
+        expected = f"the name of a licence on one line, such as cc-by-4.0, of at most {LICENCE} signs"
+        raise InputError(f"--license must be {expected}; found {shorten(repr(text))}.")
     return name
 
 

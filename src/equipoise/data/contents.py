@@ -107,10 +107,8 @@ def check_bytes(what: object, size: int) -> None:
     free = memory.free(torch.device("cpu"))
     if free is not None and size > free // 2:
         right = f" If it is right, take a machine with more memory, or set {memory.LIMIT}={2 * size}." * (size < HONEST)
-        raise DataError(
-            f"{what} would take {_bytes(size)} of memory, and at most {_bytes(free // 2)} are taken, half of what is free. "
-            f"It is damaged, or made to fill the memory.{right}"
-        )
+        fault = f"would take {_bytes(size)} of memory, and at most {_bytes(free // 2)} are taken, half of what is free"
+        raise DataError(f"{what} {fault}. It is damaged, or made to fill the memory.{right}")
 
 
 def check_pixels(*sides: int) -> None:

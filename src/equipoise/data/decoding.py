@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -205,10 +204,9 @@ def kept(
                 # whole or not at all, in order and not through a map: a full disk is an error then, no crash
                 write_atomically(path, _content(shape, images(), f"{doing} {what}, once"))
     except OSError as error:
-        raise DataError(
-            f"{what}: its decoded images cannot be kept in {path.parent} ({error.strerror or error}). "
-            "Make room there, or set EQUIPOISE_CACHE to a folder that can be written."
-        ) from error
+        fault = f"{what}: its decoded images cannot be kept in {path.parent} ({error.strerror or error})"
+        todo = "Make room there, or set EQUIPOISE_CACHE to a folder that can be written."
+        raise DataError(f"{fault}. {todo}") from error
     return path
 
 
@@ -265,15 +263,11 @@ def _content(shape: tuple[int, ...], images: Iterator[Pixels], doing: str) -> It
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
     yield header.getvalue()
-    with bar(doing, shape[0]) as advance:
-        for pixels in images:
-            yield pixels.data
-            advance()
+    yield from (pixels.data for pixels in bar(doing, shape[0], images))
 
 
-@contextmanager
-def bar(doing: str, total: int) -> Iterator[Callable[[], None]]:
-    """Give a function to call after each image; it shows a bar on a terminal, once :data:`PATIENCE` is over."""
+def bar(doing: str, total: int, items: Iterable[Item]) -> Iterator[Item]:
+    """The ``items``, of which a bar on a terminal shows how many were used, once :data:`PATIENCE` is over."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from equipoise.system.terminal import Terminal
@@ -283,13 +277,11 @@ def bar(doing: str, total: int) -> Iterator[Callable[[], None]]:
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = progress.add_task(doing, total=total)
     begin = time.monotonic()
-
-    def advance() -> None:
-        progress.advance(task)
-        if not progress.live.is_started and time.monotonic() - begin > PATIENCE and not progress.finished:
-            progress.start()
-
     try:
-        yield advance
+        for item in items:
+            yield item
+            progress.advance(task)
+            if not progress.live.is_started and time.monotonic() - begin > PATIENCE and not progress.finished:
+                progress.start()
     finally:
         progress.stop()

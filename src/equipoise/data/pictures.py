@@ -215,11 +215,10 @@ class Pictures:
             return self.declared
         made = self.survey
         if 0 < made.deep < made.images:
-            raise DataError(
-                f"{self.what}: {made.deep} of {made.images} images have grey levels of more than 8 bits, from {made.low:g} to "
-                f"{made.high:g}, and the others have bytes, so no range is that of all. Convert the images to one depth; or say "
-                f"what is black and what is white in each of them, for example --set range=0,255."
-            )
+            deep = f"{made.deep} of {made.images} images have grey levels of more than 8 bits, from {made.low:g} to {made.high:g}"
+            say = "say what is black and what is white in each of them, for example --set range=0,255"
+            fault = f"{self.what}: {deep}, and the others have bytes, so no range is that of all"
+            raise DataError(f"{fault}. Convert the images to one depth; or {say}.")
         if made.deep and made.low >= made.high:
             raise DataError(
                 f"{self.what}: all pixels of all images are {'padding' if made.low > made.high else f'{made.low:g}'}. There is nothing to learn from them."
@@ -241,10 +240,8 @@ class Pictures:
             same = f" For the same with other images: --set range={low},{high}." * (not survey.stretched)
             yield f"Grey levels from {low} to {high}, the least and the largest of all {survey.images} images, become 0 to 255.{same}"
             if survey.stretched:
-                yield (
-                    f"But nearly all pixels are from {least} to {most}, so the images become almost of one colour. If that is what they "
-                    f"show: --set range={least},{most}."
-                )
+                what = f"nearly all pixels are from {least} to {most}, so the images become almost of one colour"
+                yield f"But {what}. If that is what they show: --set range={least},{most}."
         for remark, count in survey.remarks.items():
             yield f"{'1 image has' if count == 1 else f'{count} images have'} {UNUSED[remark]}."
 
@@ -279,11 +276,11 @@ class Pictures:
         made, (low, high) = replace(self, declared=levels), levels or (0, 255)
         survey, byte_levels = made.survey, levels is None or 0 <= low < high <= 255
         if other := survey.deep if levels is None else 0 if byte_levels else survey.images - survey.deep:
-            theirs = "bytes" if levels is None else f"more, from {plain(low)} to {plain(high)}"
-            raise DataError(
-                f"{self.what}: {other:,} of {survey.images:,} images have {'more than 8 bits' if levels is None else 'bytes'}, and those of "
-                f"the training had {theirs}. Give images as they were there, before any program stretched their grey levels."
-            )
+            had = "bytes" if levels is None else f"more, from {plain(low)} to {plain(high)}"
+            have = "more than 8 bits" if levels is None else "bytes"
+            fault = f"{other:,} of {survey.images:,} images have {have}, and those of the training had {had}"
+            todo = "Give images as they were there, before any program stretched their grey levels."
+            raise DataError(f"{self.what}: {fault}. {todo}")
         least, most = survey.inner or (low, high)
         if survey.outside < 0.5 and FAINT * (most - least) >= high - low:
             return made, []
@@ -293,13 +290,9 @@ class Pictures:
         ]
 
     def _survey(self) -> Survey:
-        looks: list[_Look] = []
         look_at = partial(_looked, declared=self.declared, take=max(LEAST, SAMPLES // max(1, len(self.names))))
-        with bar(f"looking at {self.what}, once", len(self.names)) as advance:
-            for look in self._each(look_at):
-                if look is not None:
-                    looks.append(look)
-                advance()
+        every = bar(f"looking at {self.what}, once", len(self.names), self._each(look_at))
+        looks = [look for look in every if look is not None]
         numbers = [look for look in looks if look.pixels]
         deep = [look.sample for look in numbers if look.deep and look.sample is not None]
         inner = np.quantile(np.concatenate(deep), (TAIL, 1 - TAIL), method="nearest").tolist() if deep else ()
@@ -322,12 +315,11 @@ class Pictures:
         """
         broken: dict[int, str] = {}
 
-        def fetched() -> Iterator[Source | Exception]:  # by one thread, whatever it is read from
-            for k in range(len(self.names)):
-                try:
-                    yield self.fetch(k)
-                except Exception as error:
-                    yield error
+        def fetched(k: int) -> Source | Exception:  # by one thread, whatever it is read from
+            try:
+                return self.fetch(k)
+            except Exception as error:
+                return error
 
         def attempt(source: Source | Exception) -> Done | str:
             if isinstance(source, Exception):
@@ -339,7 +331,7 @@ class Pictures:
             except Exception as error:  # Pillow, NumPy and pydicom raise many kinds for a damaged file
                 return reason(error)
 
-        for k, made in enumerate(ahead(attempt, fetched())):
+        for k, made in enumerate(ahead(attempt, map(fetched, range(len(self.names))))):
             if isinstance(made, str):
                 broken[k] = made
             yield None if isinstance(made, str) else made
@@ -447,10 +439,9 @@ def doubtful(faint: Faint, names: Sequence[str], between: Range | None = None) -
     if faint.high - faint.low < FAINT and faint.n_flat < len(names):
         scale, start = (1.0, 0.0) if between is None else ((between[1] - between[0]) / 255, between[0])
         low, high = (f"{start + scale * edge:.4g}" for edge in (faint.low, faint.high + 1))
-        yield (
-            f"Nearly all pixels of all images are within {faint.high - faint.low + 1} of 256 grey levels, so the images are almost of "
-            f"one colour. If black and white are elsewhere, say where: --set range={low},{high}."
-        )
+        few = f"within {faint.high - faint.low + 1} of 256 grey levels, so the images are almost of one colour"
+        todo = f"If black and white are elsewhere, say where: --set range={low},{high}."
+        yield f"Nearly all pixels of all images are {few}. {todo}"
 
 
 def is_dicom(source: IO[bytes]) -> bool:

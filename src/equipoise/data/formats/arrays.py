@@ -76,10 +76,8 @@ def opened(path: Path) -> dict[str, NDArray[Any]]:
         except ValueError as error:
             if "pickle" not in str(error).lower():
                 raise
-            raise DataError(
-                f"{path}: an array holds Python objects, which are not read because they could run code. Save numbers, or text as np.array(list_of_words).",
-                PICKLED,
-            ) from None
+            fault = f"{path}: an array holds Python objects, which are not read because they could run code"
+            raise DataError(f"{fault}. Save numbers, or text as np.array(list_of_words).", PICKLED) from None
 
 
 def joined(path: Path, arrays: Arrays) -> Arrays:
@@ -192,10 +190,8 @@ def named(path: Path | str, names: Sequence[str], columns: Columns) -> dict[str,
     used["label"] = column(names, columns.label, "y", file) or column(names, None, "label", file)
     used["x"] = column(names, columns.image, "x", file)
     if lost := next((name for name, role in (("x", "x"), ("y", "label")) if used[role] is None), ""):
-        raise DataError(
-            f"{path} has no array {lost}; it holds {listed(names) or 'nothing'}. Expected x [n, ...] and y [n], or others by their "
-            "names: --set image=NAME --set label=NAME."
-        )
+        expected = "Expected x [n, ...] and y [n], or others by their names: --set image=NAME --set label=NAME."
+        raise DataError(f"{path} has no array {lost}; it holds {listed(names) or 'nothing'}. {expected}")
     check_purposes(used, path)
     return {role: name for role, name in used.items() if name is not None}
 
@@ -413,10 +409,8 @@ def _plain(path: Path, name: str, variable: Any) -> NDArray[Any]:
     if words and len(words) == variable.size and all(len(word) == 1 for word in words):
         return np.array([str(word[0]) for word in words], object)
     if not kind or kind not in "biuf":
-        raise DataError(
-            f"{path}: {name} is neither an array of numbers nor cells with words. In MATLAB, {name} = full({name}) makes one of a "
-            f"sparse matrix, and {name} = cellstr({name}) cells of strings."
-        )
+        todo = f"In MATLAB, {name} = full({name}) makes one of a sparse matrix, and {name} = cellstr({name}) cells of strings."
+        raise DataError(f"{path}: {name} is neither an array of numbers nor cells with words. {todo}")
     return variable  # type: ignore[no-any-return]
 
 

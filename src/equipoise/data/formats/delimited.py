@@ -251,10 +251,8 @@ def read(path: Path, columns: Columns) -> Delimited:
             return replace(_structure(path, encoding, sep, decimal), declared=columns.decimal is not None)
         except UnicodeError as error:
             other = option("encoding", "latin-1" if encoding.lower().startswith("utf") else "utf-8")
-            raise DataError(
-                f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error}). "
-                f"Save it as UTF-8; or, if it is text of Western Europe: {other}."
-            ) from None
+            fault = f"{path} cannot be read as a table: it is no {encoding.removesuffix('-sig').upper()} text ({error})"
+            raise DataError(f"{fault}. Save it as UTF-8; or, if it is text of Western Europe: {other}.") from None
 
 
 def opened(path: Path, encoding: str, newline: str | None = "") -> TextIO:
@@ -400,10 +398,8 @@ def _header(path: Path, records: Records, hinted: bool, skipped: list[int]) -> t
         before.append(row)
     above = [row for row in before if row[0].startswith("#")]
     if above and before[-1] is above[-1] and len(above[-1]) == len(header) > 1:
-        raise DataError(
-            f"{path}: a line that begins with # has as many cells as the line below it ({listed(above[-1])}). If it is the header, "
-            "remove the #; if it is a comment, remove the line."
-        )
+        fault = f"a line that begins with # has as many cells as the line below it ({listed(above[-1])})"
+        raise DataError(f"{path}: {fault}. If it is the header, remove the #; if it is a comment, remove the line.")
     return header, len(above)
 
 

@@ -189,10 +189,8 @@ def located(table: Path, cells: Sequence[str], at: Callable[[int], str]) -> tupl
         files.append(path or table)
     if lost:
         first = next((cell.strip() for cell in cells if DRIVE.match(cell.strip())), None)
-        raise DataError(
-            f"{table}: there is no image for {len(lost):,} of {len(cells):,} rows: {some(lost)}. "
-            f"Paths are relative to the folder of {table.name}.{'' if first is None else _relative_advice(table, first)}"
-        )
+        todo = f"Paths are relative to the folder of {table.name}.{'' if first is None else _relative_advice(table, first)}"
+        raise DataError(f"{table}: there is no image for {len(lost):,} of {len(cells):,} rows: {some(lost)}. {todo}")
     notes = []
     if turned or any("\\" in cells[k] for k in spelled):
         notes.append(f"{table.name}: \\ in paths is read as /.")

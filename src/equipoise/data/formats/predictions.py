@@ -1,7 +1,5 @@
 """Predictions of any model, a row per person: what was predicted, what is true, the groups, and the site."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -145,10 +143,9 @@ class _People:
             self.problems.append(f"{origin.what}: every probability has {unit!r}. Write numbers between 0 and 1.")
         if len(outside := np.flatnonzero((scores < 0) | (scores > 1))):
             first = ", ".join(f"{scores[k]:g} in {origin.at(k)}" for k in outside[:3].tolist())
-            self.problems.append(
-                f"{origin.what}: {len(outside):,} of {len(scores):,} probabilities are outside [0, 1] ({first}). Divide percent by 100, and turn other scores into "
-                "probabilities first."
-            )
+            fault = f"{len(outside):,} of {len(scores):,} probabilities are outside [0, 1] ({first})"
+            todo = "Divide percent by 100, and turn other scores into probabilities first."
+            self.problems.append(f"{origin.what}: {fault}. {todo}")
         return scores
 
     def origin(self, name: str) -> Origin:
@@ -189,10 +186,9 @@ def _classes(
     if prediction is not None:
         names = people.words(prediction, "label", noun="prediction")
         if strange := [*dict.fromkeys(word for word in names if word not in classes)]:
-            problems.append(
-                f"{people.origin(prediction).what}: {some([*map(repr, strange)])} is no class of column {label} ({some(classes)}). Write classes "
-                "the same way in both; of numbers between 0 and 1 it is --probability."
-            )
+            fault = f"{some([*map(repr, strange)])} is no class of column {label} ({some(classes)})"
+            todo = "Write classes the same way in both; of numbers between 0 and 1 it is --probability."
+            problems.append(f"{people.origin(prediction).what}: {fault}. {todo}")
         else:
             predicted = numbered(names, classes)
     if about is not None and probability is not None and len(classes) > 2:  # one against the rest
@@ -259,8 +255,8 @@ def _positive(asked: object, classes: Sequence[str], what: str, probability: str
             f"{what} has the classes {some(classes)}, and no name says of which column {probability} is the probability. Say it: {ways} (Python: positive=)."
         )
     if about is None and probability is not None:
-        raise DataError(
-            f"{what} has {len(classes)} classes ({some(classes)}), and column {probability} is the probability of one. Name it, --positive CLASS; or give "
-            "the predicted classes, --prediction COLUMN."
+        fault = (
+            f"{what} has {len(classes)} classes ({some(classes)}), and column {probability} is the probability of one"
         )
+        raise DataError(f"{fault}. Name it, --positive CLASS; or give the predicted classes, --prediction COLUMN.")
     return about

@@ -79,10 +79,8 @@ def _source(source: str | Path, columns: Columns, download: bool, seed: int) -> 
             file, _, name = function.rpartition(":")
             seed_ = "seed=seed" * ("seed" in own_code.takes(function))
             arguments = ", ".join(filter(None, (options.strip("() "), seed_)))
-            raise DataError(
-                f"{address}: data take no options in brackets. Add a function that has them to {file}, "
-                f"'def mine(seed): return {name}({arguments})', and give {file}:mine."
-            )
+            todo = f"Add a function that has them to {file}, 'def mine(seed): return {name}({arguments})', and give {file}:mine."
+            raise DataError(f"{address}: data take no options in brackets. {todo}")
         raise DataError(
             f"{path} does not exist. Give a folder, a .csv, .xlsx, .parquet or .npz file, {HUB}OWNER/NAME, or a function: data.py:clients."
         )
@@ -181,10 +179,9 @@ def _check_training(own: UserData) -> None:
             f"{own.source}: the number to predict is {trained.pop()} in all training samples, so there is nothing to learn."
         )
     if strangers := [name for name in own.classes if name not in trained]:
-        raise DataError(
-            f"{own.source}: {listed(map(repr, strangers))} {'is' if len(strangers) == 1 else 'are'} in the test or validation "
-            "data but in no training data, so no model can learn it. Add training samples, or remove these."
-        )
+        where = f"{'is' if len(strangers) == 1 else 'are'} in the test or validation data but in no training data"
+        todo = "Add training samples, or remove these."
+        raise DataError(f"{own.source}: {listed(map(repr, strangers))} {where}, so no model can learn it. {todo}")
 
 
 def _named(own: UserData, words: Column) -> Column:

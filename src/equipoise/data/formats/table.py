@@ -100,10 +100,8 @@ class Frame:
         try:
             return meaning(self.column(name))
         except UnicodeDecodeError as error:
-            raise DataError(
-                f"{self.source}, column {name}: its cells are bytes, and not all are UTF-8 text ({error}). Save it as text, or leave it "
-                f"out: {option('leave_out', [name])}."
-            ) from None
+            fault = f"{self.source}, column {name}: its cells are bytes, and not all are UTF-8 text ({error})"
+            raise DataError(f"{fault}. Save it as text, or leave it out: {option('leave_out', [name])}.") from None
 
 
 def _named(column: pd.Series) -> list[Any]:
@@ -366,10 +364,8 @@ def _raw(
     unnamed, rest = nameless(rest, columns.keep)
     raw = table.columns([*rest, *unnamed], signed(columns.schema))
     if merged := table.merged({name: raw[name] for name in rest}):
-        notes.append(
-            f"{file}: {listed(merged)}: whole numbers of so many digits that different ones are the same in double precision. "
-            "Divide them into several columns if the last digits matter."
-        )
+        same = "whole numbers of so many digits that different ones are the same in double precision"
+        notes.append(f"{file}: {listed(merged)}: {same}. Divide them into several columns if the last digits matter.")
     if filled := [name for name in unnamed if not isinstance(cells := raw[name], Words) or [*cells.counts] != [""]]:
         notes.append(left_out(filled, columns.keep, file, "a column without a name is an index of the rows as a rule"))
     counts = counting_columns({name: raw[name] for name in rest})

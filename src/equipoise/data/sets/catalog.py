@@ -63,12 +63,12 @@ class DataSet:
     title: str
     used_by: str
     classes: tuple[str, ...]
-    splits: Mapping[str, Count | None]
     size: str
     source: str
-    terms: str
     places: tuple[str, ...]
     read: Callable[..., Contents] = field(repr=False)
+    splits: Mapping[str, Count | None] = field(default_factory=lambda: {"train": None, "test": None})
+    terms: str = "none stated"
     files: tuple[Address, ...] = ()
     optional: tuple[str, ...] = ()
     whole: Count | None = None
@@ -127,7 +127,6 @@ SETS: dict[str, DataSet] = {
         },
         size="8.4 MB",
         source="plain addresses (the LIBSVM collection); or torchvision's USPS",
-        terms="none stated",
         places=("usps.bz2", "usps.t.bz2", "USPS"),
         read=digits.read_usps,
         needs=digits.USPS,
@@ -179,7 +178,6 @@ SETS: dict[str, DataSet] = {
         splits={"train": Count(479400), "test": Count(9553)},
         size="913 MB",
         source="the authors' page, or a copy of Digits-5: synth_train_32x32.mat and synth_test_32x32.mat",
-        terms="none stated",
         places=("synth_train_32x32.mat", "synth_test_32x32.mat", "synth"),
         read=digits.read_mat,
         needs=digits.SYNTH,
@@ -191,7 +189,6 @@ SETS: dict[str, DataSet] = {
         splits={"train": counted(*(5000,) * 10), "test": counted(*(1000,) * 10)},
         size="170 MB",
         source="plain address (the Python version); or torchvision's CIFAR10",
-        terms="none stated",
         places=cifar.PLACES,
         read=cifar.read,
         needs=cifar.FILES,
@@ -241,7 +238,6 @@ SETS: dict[str, DataSet] = {
         title="Retina, as SSL-FL prepared it",
         used_by="FedLD",
         classes=retina.CLASSES,
-        splits={"train": None, "test": None},
         size="several GB",
         source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it; or Kaggle: diabetic-retinopathy-detection",
         terms="rules of the Kaggle competition, which you must accept there",
@@ -252,7 +248,6 @@ SETS: dict[str, DataSet] = {
         title="COVID-FL, as SSL-FL prepared it",
         used_by="FedLD",
         classes=retina.COVID_CLASSES,
-        splits={"train": None, "test": None},
         size="several GB",
         source="the SSL-FL authors' repository (rui-yan/SSL-FL on GitHub) links it",
         terms="those of its eight sources, most of them non-commercial",
@@ -263,7 +258,6 @@ SETS: dict[str, DataSet] = {
         title="RSNA intracranial haemorrhage",
         used_by="FedISM, FedISM+",
         classes=rsna.CLASSES,
-        splits={"train": None, "test": None},
         size="about 180 GB",
         source="Kaggle: rsna-intracranial-hemorrhage-detection (a competition's files)",
         terms="non-commercial, with attribution; rules of the competition, which you must accept there",
@@ -344,8 +338,7 @@ def require(root: Path, wanted: Mapping[str, Iterable[str]]) -> None:
         missing = {places: split for split in splits for places in _files(name, [split]) if find(root, places) is None}
         lost |= {name: missing} if missing else {}
     if lost:
-        alone = sum(map(len, lost.values())) == 1
-        expected = []
+        alone, expected = sum(map(len, lost.values())) == 1, list[str]()
         for name, missing in lost.items():
             usual = [" or ".join(places if alone or not data_set(name).needs else places[:1]) for places in missing]
             expected.append(f"{name}: expected {some(usual)}")

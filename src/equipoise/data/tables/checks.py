@@ -73,11 +73,8 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
         )
     wanted = {k for k, name in enumerate(names) if name in columns.keep}
     if naming := sorted({*identifiers(x, names)} - wanted - {*counting(x), *telling, *people}):
-        yield note(
-            naming,
-            ("may number", "may number"),
-            "the rows, or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart",
-        )
+        rows = "the rows, or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart"
+        yield note(naming, ("may number", "may number"), rows)
     low, high = x.min(0), x.max(0)
     if constant := np.flatnonzero((low == high) & (np.abs(low) < EXACT)).tolist():
         yield note(constant, ("holds", "hold"), "the same number in every row, which tells nothing")
@@ -118,10 +115,8 @@ def _missing_by_class(own: UserData, table: RawTable) -> Iterator[str]:
         empty, large = np.bincount(y[gone], minlength=len(n)) == n, n >= LEAST
         if (empty & large).any() and (~empty & large).any():
             classes = [own.classes[k] for k in np.flatnonzero(empty & large).tolist()]
-            yield (
-                f"column {name}: every cell is missing for the class{'es' * (len(classes) > 1)} {listed(classes)}, and not for others, so that a "
-                f"gap tells the class. If it is known only after the class: {option('leave_out', name)}."
-            )
+            gap = f"every cell is missing for the class{'es' * (len(classes) > 1)} {listed(classes)}, and not for others, so that a gap tells the class"
+            yield f"column {name}: {gap}. If it is known only after the class: {option('leave_out', name)}."
 
 
 def _by_client(client: Column, table: RawTable | None, x: NDArray[Any], names: Sequence[str]) -> Iterator[str]:
@@ -188,10 +183,8 @@ def unlike(
             others = np.delete(median[:, k], m)
             ends = [*dict.fromkeys(f"{end:.6g}" for end in (np.nanmin(others), np.nanmax(others)))]
             mark = f" If that number marks missing cells, in a table: under [columns], missing_values = [{median[m, k]:.15g}]."
-            yield (
-                f"{column} the median at {what} {clients[m]} is {median[m, k]:.6g}, and {' to '.join(ends)} elsewhere. "
-                f"Is its unit the same? If not, convert the numbers there.{mark * bool(lower[m, k] == upper[m, k])}"
-            )
+            todo = f"Is its unit the same? If not, convert the numbers there.{mark * bool(lower[m, k] == upper[m, k])}"
+            yield f"{column} the median at {what} {clients[m]} is {median[m, k]:.6g}, and {' to '.join(ends)} elsewhere. {todo}"
 
 
 def _least_of_others(values: NDArray[np.float64]) -> NDArray[np.float64]:

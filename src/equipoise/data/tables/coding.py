@@ -345,10 +345,9 @@ class Coder:
         for name, column in columns.items():
             marks = [word for word in self.fitted[name].categories if missing(word)]
             if marks and (gone := int(column.isna().sum())):
-                notes.append(
-                    f"column {name}: cells that are missing: {gone:,}. Training has {some([*map(repr, marks)])} among its categories, "
-                    "which pandas takes for missing, unless it reads with keep_default_na=False."
-                )
+                seen = f"Training has {some([*map(repr, marks)])} among its categories"
+                why = "which pandas takes for missing, unless it reads with keep_default_na=False"
+                notes.append(f"column {name}: cells that are missing: {gone:,}. {seen}, {why}.")
         return made, notes
 
     def encode_columns(

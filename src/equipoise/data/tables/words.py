@@ -1,7 +1,5 @@
 """Cells as text: which are missing, how numbers are written, and what classes, clients and groups are called."""
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata
@@ -107,10 +105,8 @@ def read_role(values: Iterable[Any], role: str, origin: Origin, not_missing: Seq
             f"Fill it in, or remove the sample.{advice * (not measured)}{UNNAMED.get(role, '')}"
         )
     if large:
-        problems.append(
-            f"{origin.what}: the {role} is the floating-point number {texts[large[0]].strip()} ({origin.of(codes, large)}), and of "
-            "such numbers neighbours are the same. Save names as whole numbers (int64) or as text."
-        )
+        number = f"the floating-point number {texts[large[0]].strip()} ({origin.of(codes, large)}), and of such numbers neighbours are the same"
+        problems.append(f"{origin.what}: the {role} is {number}. Save names as whole numbers (int64) or as text.")
     if measured:
         problems.append(
             f"{origin.what}: the label is {words[measured[0]]} ({origin.of(codes, measured)}), and labels are classes: words or whole numbers. "
