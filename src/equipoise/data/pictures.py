@@ -60,6 +60,11 @@ class Stored:
     inverted: bool = False
     remark: str = ""
 
+    @property
+    def deep(self) -> bool:
+        """Whether its numbers are no bytes."""
+        return self.pixels is not None and self.pixels.dtype != np.uint8
+
     def as_bytes(self, between: Range | None) -> NDArray[np.uint8]:
         """Grey levels or colours as bytes: 0 up to the first number of the range, 255 from the second one on."""
         assert self.pixels is not None
@@ -381,13 +386,12 @@ def _looked(source: Source, declared: Range | None, take: int) -> _Look:
     image = stored(source, skim=declared is None)
     if image.pixels is None:
         return _Look(False, image.remark)
-    deep = image.pixels.dtype != np.uint8
     counted = image.pixels if image.padding is None else image.pixels[~image.padding]
     outside = 0 if declared is None else int(((counted < declared[0]) | (counted > declared[1])).sum())
     if not counted.size:  # all of it is padding
-        return _Look(deep, image.remark)
+        return _Look(image.deep, image.remark)
     some = counted.reshape(-1)[:: 1 + counted.size // take].astype(np.float64)
-    return _Look(deep, image.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
+    return _Look(image.deep, image.remark, float(counted.min()), float(counted.max()), outside, counted.size, some)
 
 
 def _hash(*parts: Any) -> str:

@@ -48,6 +48,7 @@ FORMS = (
 )  # fmt: skip
 LATEST = 2068  # year of two digits, as Python reads them
 RawColumns = Mapping[str, Raw]  # of a table, by name
+Features = tuple[Feature, ...]  # readings of a column
 Signed = tuple[Mapping[str, Sequence[Signs]], str]  # see :func:`signs_in`
 
 
@@ -68,7 +69,7 @@ def read_raw(
     if options.agreed:
         return _agreed(source, raw, options, at)
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
-    choices = dict[str, tuple[Feature, ...]]()
+    choices = dict[str, Features]()
     if unused := [name for name in names if name in written and name not in raw]:
         notes.append(
             f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
@@ -124,7 +125,7 @@ def _idle(keep: Sequence[str], raw: RawColumns, counts: Set[str]) -> Iterator[st
             yield f"column {name}: keep={name} has no effect, as the column {why}. Leave it out."
 
 
-def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
+def _fitting(name: str, guess: Guess, written: Mapping[str, object]) -> tuple[Features, Features]:
     """The readings of a column that fit the options which a user wrote, and those that no option but only other columns exclude."""
     decided = {key: value for key, value in dict(written).items() if key in DECISIVE}
     signs_decided = decided.keys() - {"kind"}
@@ -155,14 +156,14 @@ def by_other_columns(feature: Feature, dropped: Sequence[Feature], raw: Words) -
     return f"column {feature.name}: {cell} is {value}, by the sign before fractions in other columns. If it is {ways}."
 
 
-def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[tuple[Feature, ...]]:
+def agreed_and_dropped(name: str, signs: Sequence[Signs], shown: str) -> list[Features]:
     """The readings of a column as numbers that agree with the sign that the table shows, and those that do not."""
     agreed = spelling.agreeing(signs, shown)
     parts = agreed, [reading for reading in signs if reading not in agreed]
     return [tuple(Feature(name, NUMBER, **reading.changed()) for reading in part) for part in parts]
 
 
-def several_readings(schema: Schema, raw: RawColumns) -> dict[str, tuple[Feature, ...]]:
+def several_readings(schema: Schema, raw: RawColumns) -> dict[str, Features]:
     """By column the readings that are left of its kind, where there are several."""
     text = {feature: raw[feature.name] for feature in schema.features if feature.kind != NUMBER}
     every = {feature.name: readings_of(feature, cells) for feature, cells in text.items() if isinstance(cells, Words)}
@@ -347,9 +348,9 @@ class Guess:
     ``dropped`` are readings against which other columns speak.
     """
 
-    features: tuple[Feature, ...] = ()
+    features: Features = ()
     reason: str = ""
-    dropped: tuple[Feature, ...] = ()
+    dropped: Features = ()
 
 
 def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str | None) -> Guess:
@@ -381,18 +382,12 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
         codes = False
     if not numeric or codes or raw.days:
         return _of_words(name, raw, codes, decimal)
-    return _of_numbers(name, raw, bare, of_words, *agreed_and_dropped(name, signs, shown))
+    return _of_numbers(name, raw, bare, of_words, agreed_and_dropped(name, signs, shown))
 
 
-def _of_numbers(
-    name: str,
-    raw: Words,
-    bare: Sequence[str],
-    of_words: bool,
-    features: tuple[Feature, ...],
-    dropped: tuple[Feature, ...],
-) -> Guess:
+def _of_numbers(name: str, raw: Words, bare: Sequence[str], of_words: bool, readings: Sequence[Features]) -> Guess:
     """What a column of text seems to be whose words are numbers: also dates with their digits, or categories."""
+    features, dropped = readings
     if len(features) > 1:
         return Guess(features)
     if all(map(str.isdigit, raw.texts)) and _are_days(np.array([*map(float, raw.texts)])):
@@ -408,7 +403,7 @@ def _unlike(raw: Words, forms: Sequence[str], unit: str) -> str:
     return f"some cells are numbers and others text with {unit!r}: write them alike" * bool(raw.numbers and unit)
 
 
-def _of_typed(name: str, raw: NDArray[Any]) -> tuple[Feature, ...]:
+def _of_typed(name: str, raw: NDArray[Any]) -> Features:
     """The readings of a column of dates or numbers."""
     if raw.dtype.kind == "M":
         return (Feature(name, DATE, form=_form_of(raw)),)
@@ -462,7 +457,7 @@ def _are_few(counts: Mapping[str, int]) -> bool:
     return len(counts) <= FEW and 2 * len(counts) <= max(sum(counts.values()), 4)
 
 
-def readings_of(feature: Feature, raw: Words) -> tuple[Feature, ...]:
+def readings_of(feature: Feature, raw: Words) -> Features:
     """What the options of dates or categories leave open, the likeliest reading first; nothing if they leave nothing open.
 
     Years of two digits without a last one may be in two centuries, if some would be in the future. A number that is written in several ways,

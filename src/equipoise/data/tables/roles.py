@@ -52,10 +52,12 @@ class Group:
             low, high = (f"{different[k * len(different) // 3]:g}" for k in (1, 2))
             others = several(columns.group or self.column)
             bands = [f"{name}:{low},{high}" if name == self.column else name for name in others]
+            fault = f"{what}: {self.column} has {len(different):,} different numbers, and each would be a group"
+            todo = (
+                f"< {low}, >= {low} and < {high}, >= {high}: {option('group', bands if len(bands) > 1 else bands[0])}"
+            )
             raise DataError(
-                f"{what}: {self.column} has {len(different):,} different numbers, and each would be a group. Choose bands, such as "
-                f"< {low}, >= {low} and < {high}, >= {high}: {option('group', bands if len(bands) > 1 else bands[0])}. "
-                "If the numbers are codes, put a letter before them."
+                f"{fault}. Choose bands, such as {todo}. If the numbers are codes, put a letter before them."
             )
         return words
 
@@ -94,11 +96,8 @@ def groups_of(columns: Columns, names: Sequence[str], what: str) -> dict[str, Gr
 def described(groups: Mapping[str, Group], columns: Columns) -> dict[str, Any]:
     """What the record of a run has of groups, so that others find them in another table; nothing if there are none."""
     unknown = {} if columns.unknown is None else {"unknown": columns.unknown}
-    made = {
-        group.name: {"column": group.column, "bands": [*group.edges], **group.signs.changed(), **unknown}
-        for role, group in groups.items()
-        if role != "label"
-    }
+    kept = [group for role, group in groups.items() if role != "label"]
+    made = {g.name: {"column": g.column, "bands": [*g.edges], **g.signs.changed(), **unknown} for g in kept}
     return {"groups": made} if made else {}
 
 
@@ -165,9 +164,8 @@ def read_roles(
         roles["split"] = tuple(SPLITS.get(word.lower(), word) for word in words)
         if wrong := [k for k, word in enumerate(roles["split"]) if word not in SPLITS.values()]:
             first = roles["split"][wrong[0]]
-            problems.append(
-                f"{place.what} ({place.places(wrong)}): expected train, test or validation, found {first!r}."
-            )
+            expected = f"expected train, test or validation, found {first!r}"
+            problems.append(f"{place.what} ({place.places(wrong)}): {expected}.")
     if not problems:
         made = {
             role: group.values(roles.pop(role), columns, source, client=used.get("client") == group.column)
@@ -182,12 +180,12 @@ def with_signs(
     groups: dict[str, Group], cells: Mapping[str, Values], columns: Columns, what: object, shown: str, notes: list[str]
 ) -> dict[str, Group]:
     """Groups with the signs in their numbers, where these are divided into bands."""
-    banded = {role: group for role, group in groups.items() if group.edges}
-    signs = {
-        role: signs_in_role(cells[group.column], group.column, columns, what, shown, notes)
-        for role, group in banded.items()
-    }
-    return groups | {role: replace(group, signs=signs[role]) for role, group in banded.items()}
+    made = dict(groups)
+    for role, group in groups.items():
+        if group.edges:
+            signs = signs_in_role(cells[group.column], group.column, columns, what, shown, notes)
+            made[role] = replace(group, signs=signs)
+    return made
 
 
 def signs_in_role(values: Values, name: str, columns: Columns, what: object, shown: str, notes: list[str]) -> Signs:
