@@ -300,10 +300,9 @@ class Card:
         yield f"Its probabilities are recalibrated ({made['kind']}), by {made['n']:,} validation rows. {after}"
         if made["brier"] is not None:
             then = made["before"]
-            yield (
-                f"On test rows that turns a Brier score, from 0 to 2, of {then['brier']:.3f} into {made['brier']:.3f}, and an expected "
-                f"calibration error of {then['ece']:.3f} into {made['ece']:.3f}."
-            )
+            brier = f"a Brier score, from 0 to 2, of {then['brier']:.3f} into {made['brier']:.3f}"
+            error = f"an expected calibration error of {then['ece']:.3f} into {made['ece']:.3f}"
+            yield f"On test rows that turns {brier}, and {error}."
 
     def _limits(self) -> Iterator[str]:
         if len(self.history.groups) > 1 or self.history.attributes:

@@ -207,10 +207,8 @@ class Classifier(ClassifierMixin, Predictor):  # type: ignore[misc]
             what = "none" if groups is None else repr(groups) if isinstance(groups, str) else f"{len(groups):,}"
             todo = f"Give the {attribute} of each of the {n:,} samples, in Python predict(x, groups=[...])"
             raise InputError(f"This model has a threshold for each value of {attribute}. {todo}; found {what}.")
-        words = [
-            word if (word := word_of(cell)) in decision.groups or column is None else column.group_of(cell)
-            for cell in groups
-        ]
+        group_of = word_of if column is None else column.group_of
+        words = [word if (word := word_of(cell)) in decision.groups else group_of(cell) for cell in groups]
         codes, note = codes_of(words, decision.groups, f"column {column.column}" if column else "groups")
         return codes, note and f"{note} Their threshold is the common one, {decision.edges[-1]:.4g}."
 

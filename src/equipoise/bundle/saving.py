@@ -108,10 +108,9 @@ def save(
         raise InputError("No round was trained, so there is nothing to take home: call fit first.")
     recipe = vars(model.net).get(networks.RECIPE)
     if recipe is None and not onnx:
-        raise InputError(
-            f"The network is your own code ({type(model.net).__name__}), which a bundle does not hold, as loading one runs no code: write "
-            "it as a graph too, with --onnx, in Python onnx=True (pip install 'equipoise[onnx]')."
-        )
+        fault = f"The network is your own code ({type(model.net).__name__}), which a bundle does not hold, as loading one runs no code"
+        todo = "write it as a graph too, with --onnx, in Python onnx=True (pip install 'equipoise[onnx]')."
+        raise InputError(f"{fault}: {todo}")
     content = {files.WEIGHTS: save_tensors(state)}
     if isinstance(inputs, Rows):
         content[files.SCHEMA] = json.dumps(inputs.coder.as_json(), indent=1, ensure_ascii=False).encode()

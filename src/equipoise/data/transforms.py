@@ -150,10 +150,8 @@ class Images:
         side = 1 - 2 * next(drawn) if self.flip else torch.ones_like(dy)
         turn = next(drawn) if self.rotate else None
         if self.translate:
-            dy, dx = (
-                d - (side_of * self.translate * (2 * _share(next(drawn)) - 1)).round().long()
-                for d, side_of in ((dy, height), (dx, width))
-            )
+            moves = ((n * self.translate * (2 * _share(next(drawn)) - 1)).round().long() for n in (height, width))
+            dy, dx = (d - move for d, move in zip((dy, dx), moves, strict=True))
         if turn is None and self.area is None:
             return self._moved(self._fitted(x, dtype), dy, dx, side)
         window = self._window(x, None if self.area is None else [*drawn])

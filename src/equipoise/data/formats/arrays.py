@@ -295,10 +295,10 @@ def _pair(who: str, data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 def _refuse_several(who: str, x: object) -> None:
     """Require inputs that are one array."""
     if isinstance(x, Mapping):
-        raise DataError(
-            f"{who}: x is a dictionary of {listed(map(repr, x))}, and data that a function gives here have one array of inputs. Join them "
-            "into one, or train in Python, where a network may take several: eq.Federation(net, clients)."
-        )
+        fault = f"x is a dictionary of {listed(map(repr, x))}"
+        given = "data that a function gives here have one array of inputs"
+        todo = "Join them into one, or train in Python, where a network may take several: eq.Federation(net, clients)."
+        raise DataError(f"{who}: {fault}, and {given}. {todo}")
 
 
 def pfllib_files(folder: Path) -> list[Path]:

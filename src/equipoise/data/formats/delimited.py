@@ -31,7 +31,6 @@ from equipoise.system.text import plain_cell
 if TYPE_CHECKING:
     import pandas as pd
 
-SEPARATORS = ",;\t|"
 SPOKEN = {"tab": "\t", "\\t": "\t", "space": " ", "comma": ",", "semicolon": ";"}  # as one types them
 COMPRESSED: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}  # with which files begin that Excel calls Unicode text
@@ -331,7 +330,7 @@ def _separator(sample: Sequence[str]) -> str:
             return False, 0.0, 0
         return widths[0] > 1, sum(0 <= w - widths[0] <= 1 for w in widths) / len(widths), widths[0]
 
-    return max(SEPARATORS, key=agreement)
+    return max(",;\t|", key=agreement)
 
 
 def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:

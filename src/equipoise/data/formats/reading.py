@@ -161,10 +161,9 @@ def _doubtful_classes(own: UserData) -> Iterator[str]:
     if all(map(INTEGER.fullmatch, own.classes)):
         many, whole = len(own.classes), sorted(map(int, own.classes))
         if MEASURED <= many > len(own) // 10 or (many > 2 and whole != [*range(many)]):
-            yield (
-                f"{own.source}: the labels are {many:,} different whole numbers from {whole[0]:,} to {whole[-1]:,}, each of which is a class. "
-                'If they are numbers to predict, such as days or points: --task regression, in Python task="regression".'
-            )
+            numbers = f"{many:,} different whole numbers from {whole[0]:,} to {whole[-1]:,}, each of which is a class"
+            todo = 'If they are numbers to predict, such as days or points: --task regression, in Python task="regression".'
+            yield f"{own.source}: the labels are {numbers}. {todo}"
 
 
 def _check_training(own: UserData) -> None:

@@ -331,10 +331,9 @@ def _needed(file: str, cells: Sequence[Any], notes: list[str]) -> NDArray[np.int
     """The rows of images, without those of files that operating systems write."""
     systems = {k: cell for k, cell in enumerate(cells) if isinstance(cell, str) and needless(cell)}
     if systems:
-        many, named = len(systems) > 1, listed(systems.values())
-        notes.append(
-            f"{file}: {len(systems)} row{'s name files' if many else ' names a file'} of operating systems, which {'are' if many else 'is'} left out: {named}."
-        )
+        row, are = ("rows name files", "are") if len(systems) > 1 else ("row names a file", "is")
+        left = f"of operating systems, which {are} left out: {listed(systems.values())}"
+        notes.append(f"{file}: {len(systems)} {row} {left}.")
     return np.array([k for k in range(len(cells)) if k not in systems], np.int64)
 
 

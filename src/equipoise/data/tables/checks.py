@@ -66,11 +66,9 @@ def doubts(own: UserData, columns: Columns) -> Iterator[str]:
         words = f"the {what}{part} of all {len(x):,} samples. If made from the {what}, or known only after it"
         yield Said(note(telling, ("tells", "tell, each alone,"), words), LEAK)
     for name in (names[k] for k in people):
-        yield (
-            f"{source}: the column {name} may name people, who have several rows, and a model learns them by heart. If so, keep the rows of each "
-            f"together, and the column out of the inputs: {option('subject', name)}. If not, and it is no feature: "
-            f"{option('leave_out', [*columns.leave_out, name][:MANY])}."
-        )
+        doubt = f"{source}: the column {name} may name people, who have several rows, and a model learns them by heart"
+        todo = f"keep the rows of each together, and the column out of the inputs: {option('subject', name)}"
+        yield f"{doubt}. If so, {todo}. If not, and it is no feature: {option('leave_out', [*columns.leave_out, name][:MANY])}."
     wanted = {k for k, name in enumerate(names) if name in columns.keep}
     if naming := sorted({*identifiers(x, names)} - wanted - {*counting(x), *telling, *people}):
         rows = "the rows, or name people or visits, by its name or as whole numbers differ from row to row; then rows are learnt by heart"
@@ -202,9 +200,8 @@ def unlike_words(column: str, counts: Mapping[str, Mapping[str, int]], what: str
         common = (word for word, n in mine.items() if word and n >= least)
         alone = [word for word in common if not any(words.get(word) or words.get("") for words in others)]
         if others and alone:
-            yield (
-                f"column {column}: {listed(map(repr, alone))} at {what} {name} only. Is it written as elsewhere? If not, write it alike."
-            )
+            todo = "Is it written as elsewhere? If not, write it alike."
+            yield f"column {column}: {listed(map(repr, alone))} at {what} {name} only. {todo}"
             if len(counts) == 2:
                 return
 

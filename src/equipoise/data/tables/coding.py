@@ -29,7 +29,6 @@ NARROW = 2.0**-40  # a distance of quartiles that is so much smaller than the st
 FLAT = 2.0**-50  # a standard deviation that is so much smaller than the mean is a rounding error
 
 Rows = Sequence[int] | NDArray[np.int64]
-Floats = Sequence[float] | NDArray[np.float64]
 Counts = Sequence[int] | NDArray[np.int64]
 OTHER, MISSING = "other", "missing"  # names of inputs
 MANY, UNLIKE = 10, 3.0  # rows, and standard deviations from the mean: a median so far off is noted
@@ -54,7 +53,7 @@ class Sums(NamedTuple):
     total: float = 0.0
     deviation: float = 0.0
     fractions: int = 0
-    points: Floats = ()
+    points: Sequence[float] | NDArray[np.float64] = ()
     counts: Counts = ()
     words: Mapping[str, int] = MappingProxyType({})
 

@@ -23,7 +23,6 @@ from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Featu
 from equipoise.data.tables.words import Signs
 
 SIGNS = ("thousands", "unit")
-SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
 CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
 COUNT = re.compile(r"\s*(0|-?[1-9]\d{0,14})(\.0+)?\s*", re.ASCII)
@@ -33,12 +32,10 @@ NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
 FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
-ZEROS_IN_WORDS = ("none", "nil", "NONE")  # which may mean 0
 # what seems to be a number
 DIGITS = re.compile(r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+")
 # 007 and 01.11, of which a number would lose the zeros, and 1E1
 CODE = re.compile(rf"[+-]?0\d[\d.]*|{EXPONENT}", re.ASCII)
-UNLIKE_CODES = re.compile(r"[.,+-]")  # what numbers have
 ZEROS = re.compile(r"[+-]?0\d", re.ASCII)
 DAY = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))(?![\d.])", re.ASCII)
 FORMS = (
@@ -71,9 +68,8 @@ def read_raw(
     features, left, notes, written = [], {}, list[str](), json.loads(options.schema or "{}")
     choices = dict[str, Features]()
     if unused := [name for name in names if name in written and name not in raw]:
-        notes.append(
-            f"{source}: {listed(unused)}: options under [columns] are not used, as no input is made of {'them' if unused[1:] else 'it'}."
-        )
+        why = f"as no input is made of {'them' if unused[1:] else 'it'}"
+        notes.append(f"{source}: {listed(unused)}: options under [columns] are not used, {why}.")
     problems, (signs, shown) = [*_idle(options.keep, raw, counts)], texts
     for name, cells in raw.items():
         guess = Guess(reason=INDEX)
@@ -112,9 +108,8 @@ def _reasons(columns: Mapping[str, str], keep: Sequence[str], source: str) -> It
     if counting_rows := [name for name, why in columns.items() if why == INDEX]:
         yield left_out(counting_rows, keep, source, INDEX)
     todo = "To use it: give its kind under [columns] in the file that `equipoise init` writes."
-    yield from (
-        f"{source}: the column {name} is left out: {why}. {todo}" for name, why in columns.items() if why != INDEX
-    )
+    others = [(name, why) for name, why in columns.items() if why != INDEX]
+    yield from (f"{source}: the column {name} is left out: {why}. {todo}" for name, why in others)
 
 
 def _idle(keep: Sequence[str], raw: RawColumns, counts: Set[str]) -> Iterator[str]:
@@ -176,9 +171,8 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
     cell, *values = ways_of(features, raw)
     ways = [f"{cell} is {value}: {written_as(feature)}" for value, feature in zip(values, features, strict=True)]
     name, why = features[0].name, "more than one reading is possible"
-    todo = [
-        f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
-    ] * (not role)
+    one = f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
+    todo = [one] * (not role)
     if all(feature.kind == NUMBER for feature in features):
         signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
         todo.append(f"For all columns: {' or '.join(signs)}.")
@@ -256,10 +250,8 @@ def _read(schema: Schema, raw: RawColumns, options: Columns, at: Place) -> tuple
         if wrong and feature.kind == NUMBER and not feature.truth and isinstance(cells, Words):
             few += [name] * (len(cells.counts) <= min(CODES, len(cells) // 2))
     if faulty:
-        s = "s" * (len(faulty) > 1)
-        problems[-1] += (
-            f" Correct these cells, or leave the column{s} out: {option('leave_out', [*options.leave_out, *faulty][:MANY])}."
-        )
+        apart = option("leave_out", [*options.leave_out, *faulty][:MANY])
+        problems[-1] += f" Correct these cells, or leave the column{'s' * (len(faulty) > 1)} out: {apart}."
     if few and not options.schema:
         kinds = json.dumps({name: {"kind": CATEGORY} for name in few}, ensure_ascii=False)
         problems[-1] += f" If its words are categories: {option('columns', kinds)}."
@@ -270,10 +262,10 @@ def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequen
     """Notes on words that mark missing cells and may be ``names`` or 0, on categories that look alike, and on readings that were dropped."""
     lost, advice, pairs = list[str](), "", ""
     if feature.kind == NUMBER:
-        lost, advice = sorted({*ZEROS_IN_WORDS} & text.counts.keys()), "0, write 0"
+        lost, advice = sorted({"none", "nil", "NONE"} & text.counts.keys()), "0, write 0"
     elif feature.kind == CATEGORY:
         words = (word for word in text.counts if spelling.missing(word) and word not in names)
-        lost = [word for word in words if word.isalpha() or word in SIGNS_OF_NOTHING]
+        lost = [word for word in words if word.isalpha() or word in ("-", "--", "*", ".")]
         advice = f"a category: {option('not_missing', [*names, *lost])}"
         pairs = listed(f"{first!r} and {other!r}" for first, other in spelling.twins(text.present))
     if lost:
@@ -377,7 +369,7 @@ def infer(name: str, raw: Raw, signs: Sequence[Signs], shown: str, decimal: str 
         return Guess(reason=reason)
     numeric = signs and not (of_words and (codes or forms or len(counts) == 1))  # 007A
     if numeric and codes and not any(map(ZEROS.match, bare)):
-        if not any(map(UNLIKE_CODES.search, bare)):
+        if not {*".,+-"} & {*"".join(bare)}:  # which numbers have
             return Guess((Feature(name, unit=unit), *_as_categories(name, raw)))
         codes = False
     if not numeric or codes or raw.days:

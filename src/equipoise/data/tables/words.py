@@ -37,7 +37,6 @@ UNIT = re.compile(r"[\W\d_]*\d\s*(°?[^\W\d_]\D*\d?)")  # 4 °C or 24 kg/m2
 MULTIPLES = ("k", "K", "M", "bn", "Tsd", "Mio", "Mrd")  # of the number before them
 PAIR = re.compile(r"\d{3}\D\d{3}", re.ASCII)  # two codes, or a number of thousands
 UNITS = 3  # of a column, at most
-ORDINALS = ("st", "nd", "rd", "th")
 LONGEST = 1000  # characters of a name that is compared with others, as the time may grow with their square
 LONG = re.compile(r"[+-]?\d{5}", re.ASCII)  # what a sign between thousands would divide
 MISSING_CELLS = "missing"  # a kind of cells
@@ -312,7 +311,7 @@ def units_of(counts: Mapping[str, int]) -> Counter[str]:
         unit = unit_of([word])
         number = Signs(unit=unit).bare(word) if unit else ""
         code = len(unit) == 1 and unit.isalpha() and word == number + unit
-        if NUMBER.fullmatch(number.replace(",", ".")) and not code and unit not in ORDINALS:
+        if NUMBER.fullmatch(number.replace(",", ".")) and not code and unit not in ("st", "nd", "rd", "th"):
             units[unit] += n
     return units if len(units) <= UNITS else Counter()
 
