@@ -77,7 +77,8 @@ class Images:
         if min(self.std) <= 0:
             raise ValueError(f"Images: every std must be > 0; found {self.std}.")
         check_fields(self, "Images: ")
-        for name, pair in (("area", self.area), ("ratio", self.ratio)):
+        pairs: dict[str, tuple[float, ...] | None] = {"area": self.area, "ratio": self.ratio}
+        for name, pair in pairs.items():
             if pair is not None and (len(pair) != 2 or not 0 < pair[0] <= pair[1] < math.inf):
                 raise ValueError(f"Images: {name} must be two numbers with 0 < low <= high; found {pair}.")
 

@@ -345,27 +345,20 @@ def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:
     check_bytes(path, n * (ROW + 8 * most))
     names = _names(path, header)
     for k, (line, row) in records:
-        filled, closed, reason = _filled(row), len(row) == n + 1 and not row[-1].strip(), ""
+        closed = len(row) == n + 1 and not row[-1].strip()
         fits = closed or len(row) == n
-        if row == header and n > 1:
-            reason = REPEATS
-        elif not filled:
-            reason = EMPTY
-        elif not fits and row[0].startswith("#"):
-            reason = COMMENTS
-        if reason:
+        if reason := _reason(row, header, fits):
             skipped.append(k)
-            if filled or len(row) > 1:
+            if reason != EMPTY or len(row) > 1:
                 left_out[reason].append(f"line {line}")
             continue
         rows.append(line)
-        trailing = trailing or closed
+        trailing |= closed
         if not fits:
             ragged.append((line, len(row)))
         if len(rows) <= most:
-            head.append(
-                [cell.replace("\r\n", "\n").replace("\r", "\n") for cell in row]
-            )  # as pandas gives lines in a cell
+            # lines in a cell end as pandas gives them
+            head.append([cell.replace("\r\n", "\n").replace("\r", "\n") for cell in row])
         elif ODD.search("\n".join(row) + "\n"):
             codes.update(j for j, cell in enumerate(row) if CODES.match(f"{cell}\n"))
             rounds.update(j for j, cell in enumerate(row) if cell.rstrip().endswith(".000"))
@@ -377,6 +370,15 @@ def _rows(table: Delimited, records: Records, hinted: bool) -> Delimited:
     if _open(row):
         raise table.open_quotes()
     return replace(table, head=head, notes=tuple(notes), codes=frozenset(codes), rounds=frozenset(rounds))
+
+
+def _reason(row: Sequence[str], header: Sequence[str], fits: bool) -> str:
+    """Why a record is no row; nothing if it is one."""
+    if row == header and len(row) > 1:
+        return REPEATS
+    if not _filled(row):
+        return EMPTY
+    return COMMENTS if not fits and row[0].startswith("#") else ""
 
 
 def _filled(row: Sequence[str]) -> bool:
