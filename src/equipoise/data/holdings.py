@@ -51,9 +51,7 @@ def examples(groups: Sequence[str] | None, clients: Sequence[Known]) -> dict[str
     images_of_clients = zip(groups or [""] * len(clients), map(_images, clients), strict=True)
     members = grouped((group, images) for group, images in images_of_clients if images is not None)
     for n in (6, 4, 2, 1):
-        strips = {
-            group: _strip([_example(*ours[k % len(ours)], k) for k in range(n)]) for group, ours in members.items()
-        }
+        strips = {name: _strip([_example(*ours[k % len(ours)], k) for k in range(n)]) for name, ours in members.items()}
         if sum(map(len, strips.values())) <= MOST:
             return strips
     return {}

@@ -289,10 +289,8 @@ class Pictures:
         least, most = survey.inner or (low, high)
         if survey.outside < 0.5 and FAINT * (most - least) >= high - low:
             return made, []
-        return made, [
-            f"{self.what}: {plain(low)} is black and {plain(high)} white, as in the training, so the images become almost of one colour. "
-            "Are their grey levels in the same unit?"
-        ]
+        doubt = f"{plain(low)} is black and {plain(high)} white, as in the training, so the images become almost of one colour"
+        return made, [f"{self.what}: {doubt}. Are their grey levels in the same unit?"]
 
     def _survey(self) -> Survey:
         look_at = partial(_looked, declared=self.declared, take=max(LEAST, SAMPLES // max(1, len(self.names))))

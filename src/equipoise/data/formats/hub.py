@@ -107,10 +107,9 @@ def _column(what: str, tables: Sequence[Any], name: str) -> pd.Series:
     cells = [cell for table in tables for cell in table[name]]
     if (classes := getattr(tables[0].features[name], "names", None)) is not None:
         if strange := [k for k, cell in enumerate(cells) if cell is not None and not -1 <= cell < len(classes)]:
-            raise DataError(
-                f"{what}, column {name}: the class of sample {strange[0]} is {cells[strange[0]]}, and only classes from 0 to "
-                f"{len(classes) - 1} have names ({listed(classes)}). Correct the data set, or its names."
-            )
+            fault = f"{what}, column {name}: the class of sample {strange[0]} is {cells[strange[0]]}"
+            named = f"only classes from 0 to {len(classes) - 1} have names ({listed(classes)})"
+            raise DataError(f"{fault}, and {named}. Correct the data set, or its names.")
         cells = [None if cell in (None, -1) else str(classes[cell]) for cell in cells]  # -1: without a class
     return pd.Series(cells, dtype=object)
 

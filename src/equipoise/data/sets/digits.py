@@ -52,10 +52,9 @@ def array(path: Path, dimensions: int) -> NDArray[np.uint8]:
         while len(content) <= start + math.prod(shape) and (chunk := file.read(1 << 18)):  # no more than declared
             content += chunk
     if content[:4] != magic or len(content) < start:
-        raise DataError(
-            f"{path}: expected an idx file of bytes in {plural(dimensions, 'dimension')}, which begins with "
-            f"{magic.hex(' ')}; found {content[:4].hex(' ') or 'an empty file'}. Get it again."
-        )
+        expected = f"an idx file of bytes in {plural(dimensions, 'dimension')}, which begins with {magic.hex(' ')}"
+        begin = content[:4].hex(" ") or "an empty file"
+        raise DataError(f"{path}: expected {expected}; found {begin}. Get it again.")
     if (length := len(content) - start) != math.prod(shape):
         raise DataError(
             f"{path}: its header states {' x '.join(map(str, shape))} = {math.prod(shape)} bytes, and there are "

@@ -53,12 +53,9 @@ class Group:
             others = several(columns.group or self.column)
             bands = [f"{name}:{low},{high}" if name == self.column else name for name in others]
             fault = f"{what}: {self.column} has {len(different):,} different numbers, and each would be a group"
-            todo = (
-                f"< {low}, >= {low} and < {high}, >= {high}: {option('group', bands if len(bands) > 1 else bands[0])}"
-            )
-            raise DataError(
-                f"{fault}. Choose bands, such as {todo}. If the numbers are codes, put a letter before them."
-            )
+            written = option("group", bands if len(bands) > 1 else bands[0])
+            todo = f"Choose bands, such as < {low}, >= {low} and < {high}, >= {high}: {written}"
+            raise DataError(f"{fault}. {todo}. If the numbers are codes, put a letter before them.")
         return words
 
 
