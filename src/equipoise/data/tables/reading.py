@@ -171,8 +171,8 @@ def question(features: Sequence[Feature], raw: Raw, *, role: bool = False) -> st
     cell, *values = ways_of(features, raw)
     ways = [f"{cell} is {value}: {written_as(feature)}" for value, feature in zip(values, features, strict=True)]
     name, why = features[0].name, "more than one reading is possible"
-    one = f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
-    todo = [one] * (not role)
+    written = f"Write one under [columns] in the file that `equipoise init` writes, {key_of(name)} = {{ {written_as(features[0])} }}."
+    todo = [written] * (not role)
     if all(feature.kind == NUMBER for feature in features):
         signs = [option("thousands", f.thousands) if f.thousands else option("decimal", f.decimal) for f in features]
         todo.append(f"For all columns: {' or '.join(signs)}.")
