@@ -821,6 +821,8 @@ def test_excel_with_empty_rows_columns_and_sheets(tmp_path: Path) -> None:
         read_user_data(workbook(path, Data=rows, Codes=[["x", "north"]]))
     with pytest.raises(DataError, match="has no cell with content"):
         read_user_data(workbook(path, Data=[]))
+    with pytest.raises(DataError, match=r"t\.xlsx holds no sample"):
+        read_user_data(workbook(path, Data=[HEAD]))
 
 
 def test_excel_errors_are_missing_and_words_stay(tmp_path: Path) -> None:
