@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -35,11 +34,11 @@ def value(history: History, spec: str, last: int = 5) -> float:
     last : rounds that make a number of the first kind but ``last`` and ``best``; all others are of the last round.
     """
     statistic, _, measure = spec.partition(" ")
-    if statistic.startswith("group:"):
-        group = statistic.removeprefix("group:")
-        number = reproduction.group_numbers(history, last, measure or history.main.name).get("groups", {}).get(group)
+    (kind, _, group), measure = statistic.partition(":"), measure or history.main.name
+    if kind == "group":
+        number = reproduction.group_numbers(history, last, measure).get("groups", {}).get(group)
     else:
-        number = STATISTICS[statistic].compute(history, last, measure or history.main.name)
+        number = STATISTICS[statistic].compute(history, last, measure)
     return math.nan if number is None else float(number)
 
 
@@ -155,7 +154,7 @@ def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[reproduct
     ended = histories(first)
     for part, row in product(dict.fromkeys(cell.part for cell in first.runs), by.rows):
         runs = ended.get((part, row), [])
-        left = sum((cell.part, cell.row) == (part, row) for cell in first.runs) - len(runs)
+        left = sum(cell.cell == (part, row) for cell in first.runs) - len(runs)
         entry = _entry(first, part, row, by.column, runs)
         reasons = [
             *(["the paper has no number"] if entry.paper is None else []),
@@ -174,25 +173,20 @@ def _judgement(
 ) -> JudgedClaim:
     """A claim in a part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
     experiment, seeds = planned.experiment, planned.seeds(part.name, claim.rows)
-    cells = [c for c in planned.runs if c.part == part.name and c.row in claim.rows and c.seed in seeds]
-    paths = {row: [cell.path for cell in cells if cell.row == row] for row in claim.rows}
-    asked, divisions = len(paths[claim.row]), experiment.divisions or 0
+    cells = {row: [c for c in planned.runs if c.cell == (part.name, row) and c.seed in seeds] for row in claim.rows}
+    asked, divisions = len(cells[claim.row]), experiment.divisions or 0
     runs = [[h for h in ended.get((part.name, row), []) if h.seed in seeds] for row in claim.rows]
-    shown = claim.column in part.condition(embedded=planned.embedded).columns
-    differences = _differences(claim, experiment.columns[claim.column], runs) if shown else []
+    differences: list[tuple[int | None, float]] = []
     broken = [f"{row}: {reasons[part.name, row]}" for row in claim.rows if (part.name, row) in reasons]
-    if not shown:
+    if claim.column not in part.condition(embedded=planned.embedded).columns:
         undecided = f"there is no column {claim.column} with these data"
-    elif not differences:
-        none = "not defined for any seed" if all(paths.values()) else "not among what was asked for"
-        undecided = "; ".join(broken or [none])
+    elif differences := _differences(claim, experiment.columns[claim.column], runs):
+        useless = "; ".join(f"{h.label}, {_draw(h)}: {why}" for h in chain(*runs) if (why := h.failure()))
+        incomplete = _incomplete(len(differences), asked, broken)
+        undecided = next(filter(None, (*_open(planned, claim, part.name, cells, ended), useless, incomplete)), "")
     else:
-        undecided = (
-            _open(planned, claim, part.name, paths)
-            or "not all of these runs saw the same data" * _changed(cells, ended)
-            or "; ".join(f"{h.label}, {_draw(h)}: {why}" for of_row in runs for h in of_row if (why := h.failure()))
-            or _incomplete(len(differences), asked, broken)
-        )
+        none = "not defined for any seed" if all(cells.values()) else "not among what was asked for"
+        undecided = "; ".join(broken or [none])
     return JudgedClaim(
         claim.text, claim.source, part.name, part.title or part.name, claim.row, claim.than, claim.value, claim.column,
         claim.direction, claim.margin, divisions if divisions > 1 else asked,
@@ -215,14 +209,17 @@ def _differences(claim: Claim, column: str, runs: Sequence[Sequence[History]]) -
     return [(draw[0], d) for draw, d in pairs if math.isfinite(d)]
 
 
-def _open(planned: ReproductionPlan, claim: Claim, part: str, paths: Mapping[str, Sequence[Path]]) -> str:
-    """Why a claim cannot be judged by these runs, whatever their numbers are; empty if it can."""
+def _open(
+    planned: ReproductionPlan, claim: Claim, part: str, runs: Mapping[str, Sequence[PlannedRun]], ended: Ended
+) -> Iterator[str]:
+    """Why a claim cannot be judged by these runs, whatever their numbers are."""
     if planned.trial:
-        return "fewer rounds or seeds than the experiment has"
-    if claim.than is not None and paths[claim.row] == paths[claim.than]:
-        return "both rows are the same runs"
-    unchosen = [row for row in claim.rows if (part, row) in planned.candidates.keys() - planned.chosen.keys()]
-    return f"not chosen yet: {', '.join(unchosen)}" if unchosen else ""
+        yield "fewer rounds or seeds than the experiment has"
+    if claim.than is not None and [run.path for run in runs[claim.row]] == [run.path for run in runs[claim.than]]:
+        yield "both rows are the same runs"
+    if unchosen := [row for row in claim.rows if (part, row) in planned.candidates.keys() - planned.chosen.keys()]:
+        yield f"not chosen yet: {', '.join(unchosen)}"
+    yield "not all of these runs saw the same data" * _changed([*chain(*runs.values())], ended)
 
 
 def _measured(columns: Mapping[str, str]) -> str:
@@ -251,7 +248,7 @@ def _doubts(
         yield "All seeds share one division of the data, and no interval covers another one: --divisions 3 has three."
     if undefined:
         yield f"Not defined, and left out of the means: {', '.join(undefined)} seeds."
-    runs = {row: ended.get((part, row), ()) for row in dict.fromkeys(cell.row for cell in cells)}
+    runs = {cell.row: ended.get(cell.cell, ()) for cell in cells}
     yield from (f"{row}, {_draw(h)}: {why}." for row, of_row in runs.items() for h in of_row if (why := h.failure()))
     if _changed(cells, ended):
         where = {str(cell.path.parent) for cell in cells}
@@ -260,7 +257,7 @@ def _doubts(
         rewards = {row: _rewards(runs) for row, runs in of_part.items()}
         noise = faint(rewards)
         yield from filter(None, [alike(rewards), noise and f"≈ {noise}", measured_alone(rewards)])
-    histories = [*chain.from_iterable(runs.values())]
+    histories = [*chain(*runs.values())]
     yield from mixed_machines(histories)
     yield from releases(histories)
 
@@ -273,7 +270,7 @@ def _changed(cells: Sequence[PlannedRun], ended: Ended) -> bool:
             history.meta.get("data", {}).get("sha256"),
         )
         for cell in cells
-        for history in ended.get((cell.part, cell.row), ())
+        for history in ended.get(cell.cell, ())
         if (history.seed, division(history)) == (cell.seed, cell.config.scenario_options.get(DATA_SEED))
     )
     return any(len({*map(str, hashes)}) > 1 for hashes in trained.values())

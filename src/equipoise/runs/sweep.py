@@ -158,6 +158,62 @@ class Common:
         return {"settings": settings, "python": {name: fingerprint.code(x) for name, x in python.items()}}
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A run of :func:`compare` or of a choice: what makes its federation, where it is kept if it is, what may end it, how its settings were chosen."""
+
+    make: Callable[[], Federation]
+    label: str
+    seed: int
+    rounds: int
+    path: Path | None
+    stop: Stop | None = None
+    tuned: Tuned | None = None
+
+    def resumed(self, fed: Federation) -> int:
+        """The rounds that are left after going back to the last complete one.
+
+        The manifest has the label, the hash of the first model, what may stop the run, and how its settings were chosen.
+        """
+        if (path := self.path) is None:
+            return self.rounds
+        first = fingerprint.digest(fed.model.initial)
+        plain = self.stop is None or is_dataclass(self.stop)
+        ends = str(self.stop) if plain else getattr(self.stop, "__qualname__", type(self.stop).__qualname__)
+        if not checkpoint.exists(path / CHECKPOINT):
+            (path / MANIFEST).unlink(missing_ok=True)
+            fed.prepare(self.rounds, progress=False)
+            tuned = {} if self.tuned is None else {"tuned": self.tuned}
+            about = {"rounds": self.rounds, "label": self.label, "first": first, "stop": ends, **tuned}
+            write_manifest(path, {**fed.history.meta, **about}, fed.machines)
+            return self.rounds
+        left = fed.resume(path)
+        noted = manifest(path)
+        tune = "given" if noted.get("tuned") else None
+        settings = {"rounds": fed.progress.t + left, "stop": noted.get("stop"), "tune": tune}
+        then = Identity(settings, first_values={"the network": noted.get("first")})
+        settings = {"rounds": self.rounds, "stop": ends, "tune": self.tuned and tune}
+        require_none(path, then.differences(Identity(settings, first_values={"the network": first})))
+        if noted.get("tuned") != self.tuned:  # the same settings may be chosen otherwise
+            files.write_atomically(path / MANIFEST, seals.sealed_json({**noted, "tuned": self.tuned}))
+        return left
+
+    def completed(
+        self, fed: Federation, left: int, on_round: Callable[[Record], object] | None = None
+    ) -> history.History:
+        """The history after the rounds that are ``left``."""
+        if left:
+            try:
+                fed.fit(left, directory=self.path, progress=False, on_round=on_round, stop=self.stop)
+            except guard.QuorumError as error:
+                error.args = (f"{self.label}, seed {self.seed}: {error}",)
+                raise
+        meta: Meta = {**fed.history.meta, "label": self.label, "first": fingerprint.digest(fed.model.initial)}
+        if self.tuned is not None:
+            meta["tuned"] = self.tuned
+        return replace(fed.history, meta=meta)
+
+
 def compare(
     net: Network,
     clients: Iterable[Any],
@@ -207,17 +263,36 @@ def compare(
     ranges.check_whole("rounds", rounds, 1)
     of_choice = dict.fromkeys({"search", *Budget.__dataclass_fields__} - {*Settings.__dataclass_fields__}, OF_TUNE)
     _refuse("compare", given, of_choice | {"seed": "seeds=[...]", "method": "methods=[...]"})
-    if isinstance(tune, bool) or not (tune is None or isinstance(tune, int | Tuning)):
+    _check_choice(tune, by, on)
+    labelled, numbers, base = _methods(methods), _seeds(seeds), None if directory is None else Path(directory)
+    common = _common(net, clients, labelled, rounds, given)
+    settings, chosen = {label: dict[str, Any]() for label in labelled}, dict[str, Tuned]()
+    if tune is not None:
+        if stop is not None or common.given.get("select", "last") != "last":
+            raise ValueError(f"stop, select: {BY_LAST}. Leave them out.")
+        settings, chosen = _chosen(common, tune, by, numbers, base, progress)
+    for label, method in labelled.items():
+        if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
+            common.config(label, settings[label], seed=numbers[0])()
+    cells = (
+        Cell((label, seed), Kept(make, label, seed, rounds, base and place, stop, chosen.get(label)), place)
+        for seed in numbers
+        for begun in [replace(common, net=_network(net, seed))]
+        for label in labelled
+        for make, place in [(begun.config(label, settings[label], seed=seed), _place(base or Path(), label, seed))]
+    )
+    with nullcontext() if base is None else _settled(base, labelled, numbers):
+        trained = _trained(cells, len(labelled) * len(numbers), rounds, on, progress)
+    return Comparison.of([trained[label, seed] for seed in numbers for label in labelled], last)
+
+
+def _check_choice(tune: object, by: str, on: object) -> None:
+    """Refuse an executor that is none, and a choice of settings that is none, or is not made here."""
+    if isinstance(tune, bool) or not isinstance(tune, int | Tuning | None):
         raise TypeError(
             "tune must be how many settings to try for each method, such as 16, or the Tuning that eq.tune(...) returned, whole; "
             f"found {suggestions.shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
         )
-    labelled, numbers = _methods(methods), _seeds(seeds)
-    given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
-    base = None if directory is None else Path(directory)
-    solver, chosen = checked(given.pop("solver", None)), dict[str, Tuned]()
-    common = Common(net, each, labelled, solver, rounds, given)
-    settings = {label: dict[str, Any]() for label in labelled}
     if on is not None and not hasattr(on, "submit"):
         raise TypeError(f"on must be an object with submit(function, *arguments), such as an executor; found {on!r}.")
     if on is not None and isinstance(tune, int):
@@ -225,47 +300,52 @@ def compare(
     if not isinstance(tune, int) and by != "mean":
         advice = "Add tune=16, or leave it out" if tune is None else "They are chosen already: leave it out"
         raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")
-    if tune is not None:
-        if stop is not None or given.get("select", "last") != "last":
-            raise ValueError(f"stop, select: {BY_LAST}. Leave them out.")
-        share = _share(given) or Budget.validation
-        budget = tune.budget if isinstance(tune, Tuning) else Budget(draws=tune, by=by, validation=share)
-        if {*budget.seeds} & {*numbers}:
-            raise ValueError(f"seeds: settings are chosen with {[*budget.seeds]}. Take others for the report.")
-        folder = None if base is None else base / FOLDER
-        tuning = tune if isinstance(tune, Tuning) else _tune(common, budget, folder, progress)
-        before = {name: (m, m.typed) for name, m in tuning.methods.items()}
-        lacking = [name for name, m in labelled.items() if before.get(name) != (m, m.typed)]
-        if lacking or tuning.solver != solver:
-            what = f"methods={lacking}" if lacking else f"solver={solver}"
-            raise ValueError(
-                f"tune: the settings of {', '.join(tuning.choices)} were chosen, with {tuning.solver}; found {what}. "
-                "Give the same methods, or some of them, and the same solver."
-            )
-        chosen = {label: tuning.tuned(label) for label in labelled}
-        settings = {label: {**tuning.choices[label].settings} for label in labelled}
-        for label, now in common.conditions(budget).items() if isinstance(tune, Tuning) else ():
-            changes = choosing.identity(tuning.conditions[label]).differences(choosing.identity(now))
-            chosen[label]["changed"] = [change.name for change in changes]
-            chosen[label]["changed"] += ["validation"] * (_share(given) not in (None, budget.validation))
-    for label, method in labelled.items():
-        if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
-            common.config(label, settings[label], seed=numbers[0])()
-    trained = dict[Any, history.History]()
-    lines, planned = ProgressLog(progress), len(labelled) * len(numbers)
-    with nullcontext() if base is None else _settled(base, labelled, numbers), progress_bar(progress) as bar:
+
+
+def _chosen(
+    common: Common, tune: int | Tuning, by: str, seeds: Sequence[int], base: Path | None, progress: bool
+) -> tuple[dict[str, dict[str, Any]], dict[str, Tuned]]:
+    """By label the chosen settings, and how they were chosen: before, or now."""
+    labelled, share = common.parsed, _share(common.given) or Budget.validation
+    budget = tune.budget if isinstance(tune, Tuning) else Budget(draws=tune, by=by, validation=share)
+    if {*budget.seeds} & {*seeds}:
+        raise ValueError(f"seeds: settings are chosen with {[*budget.seeds]}. Take others for the report.")
+    folder = None if base is None else base / FOLDER
+    tuning = tune if isinstance(tune, Tuning) else _tune(common, budget, folder, progress)
+    before = {name: (m, m.typed) for name, m in tuning.methods.items()}
+    lacking = [name for name, m in labelled.items() if before.get(name) != (m, m.typed)]
+    if lacking or tuning.solver != common.solver:
+        what = f"methods={lacking}" if lacking else f"solver={common.solver}"
+        raise ValueError(
+            f"tune: the settings of {', '.join(tuning.choices)} were chosen, with {tuning.solver}; found {what}. "
+            "Give the same methods, or some of them, and the same solver."
+        )
+    chosen = {label: tuning.tuned(label) for label in labelled}
+    for label, now in common.conditions(budget).items() if isinstance(tune, Tuning) else ():
+        changes = choosing.identity(tuning.conditions[label]).differences(choosing.identity(now))
+        chosen[label]["changed"] = [change.name for change in changes]
+        chosen[label]["changed"] += ["validation"] * (_share(common.given) not in (None, budget.validation))
+    return {label: {**tuning.choices[label].settings} for label in labelled}, chosen
+
+
+def _trained(
+    cells: Iterable[Cell], planned: int, rounds: int, on: Any, progress: bool
+) -> dict[tuple[str, int], history.History]:
+    """The histories of all runs, by label and seed."""
+    trained, lines = dict[tuple[str, int], history.History](), ProgressLog(progress)
+    with progress_bar(progress) as bar:
         task = bar.add_task("", total=rounds * planned, accuracy="")
 
         def train(cell: Cell) -> history.History:
-            label, seed = cell.key
-            bar.update(task, description=f"{label}, seed {seed}")
-            fed: Federation = cell.config()
-            path = None if base is None else cell.folder
+            kept: Kept = cell.config
+            name = f"{kept.label}, seed {kept.seed}"
+            bar.update(task, description=name)
+            fed = kept.make()
             if not trained and not fed.tests.sets:
                 log.warning(UNTESTED)
-            left = rounds if path is None else _resumed(fed, path, label, rounds, stop, chosen.get(label))
+            left = kept.resumed(fed)
             later = planned - len(trained) - 1
-            named = f"run {planned - later} of {planned}, " * (planned > 1) + f"{label}, seed {seed}"
+            named = f"run {planned - later} of {planned}, " * (planned > 1) + name
             bar.update(task, advance=rounds - left)
 
             def shown(record: Record) -> None:
@@ -276,76 +356,34 @@ def compare(
                     end = datetime.fromtimestamp(time.time() + more) if later else None
                     lines.say(named, standing, shown_rate(fed.solver.lr, fed.progress.t, rounds), None, end)
 
-            complete = _completed(fed, cell.key, path, left, stop, chosen.get(label), on_round=shown)
+            complete = kept.completed(fed, left, on_round=shown)
             bar.update(task, advance=rounds - fed.progress.t)
             return complete
 
         def submit(cell: Cell) -> Future[Any]:
             if on is None:
                 return Here().submit(train, cell)
-            about = None if base is None else cell.folder, rounds, stop, chosen.get(cell.key[0])
-            job: Future[Any] = on.submit(
-                elsewhere, cell.config, cell.key, *about, torch.get_num_threads(), token_hex(8)
-            )
+            job: Future[Any] = on.submit(elsewhere, cell.config, torch.get_num_threads(), token_hex(8))
             if not isinstance(job, Future):
                 raise TypeError(f"on.submit must return a Future of Python; found {type(job).__name__}.")
             job.add_done_callback(lambda _: bar.update(task, advance=rounds))
             return job
 
-        cells = (
-            Cell((label, seed), begun.config(label, settings[label], seed=seed), _place(base or Path(), label, seed))
-            for seed in numbers
-            for begun in [replace(common, net=_network(net, seed))]
-            for label in labelled
-        )
         for outcome in run(cells, submit):
             outcome.require()
             trained[outcome.cell.key] = cast(history.History, outcome.history)
-    return Comparison.of([trained[label, seed] for seed in numbers for label in labelled], last)
+    return trained
 
 
-def elsewhere(
-    config: Callable[[], Federation],
-    key: tuple[str, int],
-    path: Path | None,
-    rounds: int,
-    stop: Stop | None,
-    tuned: Tuned | None,
-    threads: int,
-    _: str,
-) -> history.History:
+def elsewhere(kept: Kept, threads: int, _: str) -> history.History:
     """Train a run of :func:`compare` in a process of an executor, with as many ``threads`` inside operations as its caller has.
 
     The last argument differs in every call: some executors do not call a function again with the same arguments.
     """
     with TURN:
         torch.set_num_threads(threads)
-        fed = config()
-        left = rounds if path is None else _resumed(fed, path, key[0], rounds, stop, tuned)
-        return _completed(fed, key, path, left, stop, tuned)
-
-
-def _completed(
-    fed: Federation,
-    key: tuple[str, int],
-    path: Path | None,
-    left: int,
-    stop: Stop | None,
-    tuned: Tuned | None,
-    on_round: Callable[[Record], object] | None = None,
-) -> history.History:
-    """The history of a run after the rounds that are ``left``."""
-    label, seed = key
-    if left:
-        try:
-            fed.fit(left, directory=path, progress=False, on_round=on_round, stop=stop)
-        except guard.QuorumError as error:
-            error.args = (f"{label}, seed {seed}: {error}",)
-            raise
-    meta: Meta = {**fed.history.meta, "label": label, "first": fingerprint.digest(fed.model.initial)}
-    if tuned is not None:
-        meta["tuned"] = tuned
-    return replace(fed.history, meta=meta)
+        fed = kept.make()
+        return kept.completed(fed, kept.resumed(fed))
 
 
 def tune(
@@ -405,15 +443,19 @@ def tune(
             f"search must be a dictionary such as {{'lr': 'log(0.001, 1)', 'fedprox.mu': [0.1, 1]}}; found {search!r}."
         )
     spaces = {name: read(name, space) for name, space in (search or {}).items()}
-    given, each = {name: _again(value) for name, value in given.items()}, _again(clients)
-    solver, folder = checked(given.pop("solver", None)), None if directory is None else Path(directory)
-    common = Common(net, each, _methods(methods), solver, rounds, given, spaces)
-    return _tune(common, budget, folder, progress)
+    common = replace(_common(net, clients, _methods(methods), rounds, given), search=spaces)
+    return _tune(common, budget, None if directory is None else Path(directory), progress)
 
 
-def _again(value: Any) -> Any:
-    """What can be gone through more than once: a list of what an iterator gives, anything else as it is."""
-    return [*value] if isinstance(value, Iterator) else value
+def _common(
+    net: Network, clients: Iterable[Any], methods: Mapping[str, Method], rounds: int, given: Mapping[str, Any]
+) -> Common:
+    """What all runs share; of iterators, which can be gone through once, what they give."""
+    again = {
+        k: [*value] if isinstance(value, Iterator) else value for k, value in {**given, "clients": clients}.items()
+    }
+    each, solver = again.pop("clients"), checked(again.pop("solver", None))
+    return Common(net, each, methods, solver, rounds, again)
 
 
 def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str]) -> None:
@@ -439,7 +481,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
             if fed.collaborative and not checkpoint.exists(cell.folder / CHECKPOINT):  # the same for all methods
                 key = fed.trial.settings.seed, str(fed.solver.lr)
                 fed.alone = alone[key] = alone.get(key) or trained_alone(fed, rounds, progress=False)
-            left = _resumed(fed, cell.folder, trial.label, rounds, None)
+            left = Kept(cell.config, trial.label, fed.trial.settings.seed, rounds, cell.folder).resumed(fed)
             bar.update(task, description=str(trial))
 
             def pause(_: Record) -> bool:
@@ -522,33 +564,3 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     with claims.claimed(base, "comparison", ORDER, FOLDER):
         files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
         yield
-
-
-def _resumed(
-    fed: Federation, path: Path, label: str, rounds: int, stop: Stop | None, tuned: Tuned | None = None
-) -> int:
-    """The rounds that are left of a run after going back to its last complete one.
-
-    Its manifest has the label, the hash of the first model, what may stop it, and how its settings were chosen.
-    """
-    first = fingerprint.digest(fed.model.initial)
-    plain = stop is None or is_dataclass(stop)
-    ends = str(stop) if plain else getattr(stop, "__qualname__", type(stop).__qualname__)
-    if not checkpoint.exists(path / "checkpoint"):
-        (path / MANIFEST).unlink(missing_ok=True)
-        fed.prepare(rounds, progress=False)
-        meta = {**fed.history.meta, "rounds": rounds, "label": label, "first": first, "stop": ends} | (
-            {} if tuned is None else {"tuned": tuned}
-        )
-        write_manifest(path, meta, fed.machines)
-        return rounds
-    left = fed.resume(path)
-    noted = manifest(path)
-    tune = "given" if noted.get("tuned") else None
-    settings = {"rounds": fed.progress.t + left, "stop": noted.get("stop"), "tune": tune}
-    then = Identity(settings, first_values={"the network": noted.get("first")})
-    now = Identity({"rounds": rounds, "stop": ends, "tune": tuned and tune}, first_values={"the network": first})
-    require_none(path, then.differences(now))
-    if noted.get("tuned") != tuned:  # the same settings may be chosen otherwise
-        files.write_atomically(path / MANIFEST, seals.sealed_json({**noted, "tuned": tuned}))
-    return left
