@@ -102,10 +102,9 @@ def read_suite(name: str) -> Suite:
         ]
         suite = suite.model_copy(update={"scenario": parts})
     except ValidationError as error:
-        outside = [
-            _place(*_key(content, fault["loc"])) for fault in error.errors() if fault["type"] == "extra_forbidden"
-        ]
-        raise RunError(f"{name}: {faults(Suite, error)}{' '.join(['', *filter(None, outside)])}") from None
+        strange_keys = (_key(content, fault["loc"]) for fault in error.errors() if fault["type"] == "extra_forbidden")
+        outside = "".join(f" {place}" for each in strange_keys if (place := _place(*each)))
+        raise RunError(f"{name}: {faults(Suite, error)}{outside}") from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         advice = f"Give the path of a TOML file, or one of {', '.join(suites())}"

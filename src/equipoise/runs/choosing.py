@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import nullcontext
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Unpack, cast
@@ -151,13 +151,13 @@ def space_of(method: Method, search: Mapping[str, Space] | None = None) -> dict[
     ------
     ValueError : a value of a space that the rule does not take.
     """
-    given = dict(search or {})
+    given = search or {}
     spaces = {RATE: given[RATE]} if RATE in given else dict[str, Space]()
-    for end in spaces[RATE].ends if spaces else ():
-        try:
+    try:
+        for end in spaces[RATE].ends if spaces else ():
             rate(end)
-        except ValueError as error:
-            raise ValueError(f"search {RATE}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"search {RATE}: {error}") from None
     for name, parameter, value in hyper_parameters(method):
         space = given.get(name)
         if space is None and value == parameter.default:
@@ -219,18 +219,15 @@ def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     """The result of the runs of one trial after so many rounds, whether or not they went on: every criterion is the mean over its seeds."""
     begun = [(replace(o.history, records=o.history.records[:rounds]), o.why) for o in outcomes if o.history is not None]
     every, ended = [run for run, _ in begun], [run for run, why in begun if not why]
-    why = next((outcome.why for outcome in outcomes if outcome.why), "")
     numbers = [{**criteria.scores(run), **({ORACLE: criteria.tested(run)} if by == ORACLE else {})} for run in ended]
-    useless = history.History.failure if by == ORACLE else criteria.failed
-    why = why or next((text for run in ended if (text := useless(run))), "")
-    names = dict.fromkeys(name for each in numbers for name in each)
-    means = {name: fmean(each[name] for each in numbers) for name in names}
+    useless = map(history.History.failure if by == ORACLE else criteria.failed, ended)
+    why = next(filter(None, chain((outcome.why for outcome in outcomes), useless)), "")
+    means = {name: fmean(values) for name, values in grouping.by_name(numbers).items()}
+    # what each client reaches alone was found before the first round
+    alone = [run.meta.get("contribution") or Contribution() for run in every]
+    trained = sum(len(run.records) for run in every) + sum(each.get("rounds") or 0 for each in alone)
     seconds = sum(float(record.get("seconds", 0)) for run in every for record in run.records)
-    trained = sum(len(run.records) for run in every)
-    for run in every:  # what each client reaches alone was found before the first round
-        alone = run.meta.get("contribution") or Contribution()
-        trained, seconds = trained + (alone.get("rounds") or 0), seconds + alone.get("seconds", 0)
-    return Result(rounds, means, why, len(outcomes), trained, seconds)
+    return Result(rounds, means, why, len(outcomes), trained, sum((each.get("seconds", 0) for each in alone), seconds))
 
 
 @dataclass(frozen=True)
@@ -431,55 +428,63 @@ def decide(spaces: Spaces, rates: Mapping[str, Any], budget: Budget, rounds: int
     lrs = {label: rate(lr) for label, lr in rates.items()}
     halvings, early = budget.rungs(rounds), _early(budget.by)
     for label, lr in lrs.items():
-        searched = spaces[label][RATE].ends if RATE in spaces[label] else ()
-        if not isinstance(lr, float) and any(isinstance(end, int | float) for end in searched):
-            raise ValueError(
-                f"search {RATE}: numbers would replace the schedule {shown(lr)}. Leave it out, so that multiples of the schedule are "
-                "searched, or give a learning rate that is a number."
-            )
-    tried: dict[Trial, list[Result]] = {}
+        _check_rate(lr, spaces[label].get(RATE))
+    tried: dict[Trial, Tried] = {}
     alive: dict[str, list[Trial]] = {label: [] for label in spaces}
 
     def advance(trials: Sequence[Trial], until: int) -> None:
         runs = train(trials, until, False)
         for trial in trials:
-            tried.setdefault(trial, []).append(judged(runs[trial], early, until))
+            earlier = tried[trial].results if trial in tried else ()
+            tried[trial] = Tried(trial, (*earlier, judged(runs[trial], early, until)))
 
-    for wave in _waves(budget):
+    # the draws that are asked for at once: all, or a quarter where the sampler learns from the results of earlier ones
+    size = budget.draws if budget.sampler == "random" else -(-budget.draws // WAVES)
+    for start in range(0, budget.draws, size):
         drawn = []
         for label, space in spaces.items():
-            earlier = [Tried(trial, tuple(tried[trial])) for trial in alive[label]]
-            for d in wave:
-                shares = _ask(space, budget, d, earlier, early) if d else {}
+            earlier = [tried[trial] for trial in alive[label]]
+            for d in range(start, min(start + size, budget.draws)):
+                shares = _ask(space, budget, d, earlier) if d else {}
                 drawn.append(Trial(label, d, settled(space, lrs[label], shares) if d else {}, shares))
         advance(drawn, min(halvings))
-        alive = {label: [*alive[label], *(trial for trial in drawn if trial.label == label)] for label in spaces}
+        for trial in drawn:
+            alive[trial.label].append(trial)
     for before, until in pairwise(halvings):
         for label, trials in alive.items():
-            best = sorted(trials, key=lambda trial: _order(early, Tried(trial, tuple(tried[trial]))))
+            best = sorted(trials, key=lambda trial: _order(early, tried[trial]))
             alive[label] = best[: -(-len(trials) // 2 ** halvings[before])]
-        advance([trial for trials in alive.values() for trial in trials], until)
+        advance([*chain.from_iterable(alive.values())], until)
     if budget.by == LEAVE_OUT:
-        last = [trial for trials in alive.values() for trial in trials]
-        for trial, runs in train(last, rounds, True).items():
-            result = tried[trial][-1]
-            why = next((run.why for run in runs if run.why), "")
-            ended = [criteria.left_out(run.history) for run in runs if run.history is not None]
-            scores = {**result.scores, LEAVE_OUT: fmean(ended) if ended and not why else math.nan}
-            more = judged(runs, ORACLE, rounds)
-            cost = {name: getattr(result, name) + getattr(more, name) for name in ("runs", "trained", "seconds")}
-            tried[trial][-1] = replace(result, scores=scores, failed=result.failed or why, **cost)
+        for trial, runs in train([*chain.from_iterable(alive.values())], rounds, True).items():
+            tried[trial] = _with_left_out(tried[trial], runs)
 
-    def place(tried_trial: Tried) -> tuple[int, tuple[bool, bool, float, int]]:
-        ended = tried_trial.last.rounds == rounds
-        return -len(tried_trial.results), _order(budget.by if ended else early, tried_trial)
+    def place(each: Tried) -> tuple[int, tuple[bool, bool, float, int]]:
+        return -len(each.results), _order(budget.by if each.last.rounds == rounds else early, each)
 
-    choices = {}
-    for label in spaces:
-        of_method = [Tried(trial, tuple(results)) for trial, results in tried.items() if trial.label == label]
-        order = tuple(sorted(of_method, key=place))
-        choices[label] = Choice(label, order, spaces[label], lrs[label], budget.by, rounds)
+    every = grouping.grouped((trial.label, each) for trial, each in tried.items())
+    order = {label: tuple(sorted(of_method, key=place)) for label, of_method in every.items()}
+    choices = {x: Choice(x, order[x], space, lrs[x], budget.by, rounds) for x, space in spaces.items()}
     return Tuning(choices, budget, rounds)
+
+
+def _check_rate(lr: Rate, space: Space | None) -> None:
+    """Refuse to search numbers that would replace a schedule."""
+    if space is not None and not isinstance(lr, float) and any(isinstance(end, int | float) for end in space.ends):
+        raise ValueError(
+            f"search {RATE}: numbers would replace the schedule {shown(lr)}. Leave it out, so that multiples of the schedule are "
+            "searched, or give a learning rate that is a number."
+        )
+
+
+def _with_left_out(tried: Tried, runs: Sequence[Outcome]) -> Tried:
+    """A trial with what the runs without each client add to its last result."""
+    last, more = tried.last, judged(runs, ORACLE, tried.last.rounds)
+    why = next((run.why for run in runs if run.why), "")
+    ended = [criteria.left_out(run.history) for run in runs if run.history is not None]
+    scores = {**last.scores, LEAVE_OUT: fmean(ended) if ended and not why else math.nan}
+    cost = {name: getattr(last, name) + getattr(more, name) for name in ("runs", "trained", "seconds")}
+    return Tried(tried.trial, (*tried.results[:-1], replace(last, scores=scores, failed=last.failed or why, **cost)))
 
 
 def _early(by: str) -> str:
@@ -487,13 +492,7 @@ def _early(by: str) -> str:
     return "mean" if by == LEAVE_OUT else by
 
 
-def _waves(budget: Budget) -> list[range]:
-    """The draws that are asked for at once: all, or a quarter where the sampler learns from the results of earlier ones."""
-    size = budget.draws if budget.sampler == "random" else -(-budget.draws // WAVES)
-    return [range(k, min(k + size, budget.draws)) for k in range(0, budget.draws, size)]
-
-
-def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, trials: Sequence[Tried], by: str) -> dict[str, float]:
+def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, trials: Sequence[Tried]) -> dict[str, float]:
     """The shares of draw ``d``: at random, or by a sampler that is told the results so far.
 
     A new sampler with its own seed is told all of them in the order of the draws: one that is stopped and continued would draw otherwise.
@@ -507,7 +506,7 @@ def _ask(spaces: Mapping[str, Space], budget: Budget, d: int, trials: Sequence[T
     seed = int(share(budget.seed, d, "sampler") * 2**32)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
     for earlier in sorted(trials, key=lambda each: each.trial.draw):
-        score, shares = earlier.results[0].scores.get(by, math.nan), earlier.trial.shares
+        score, shares = earlier.results[0].scores.get(_early(budget.by), math.nan), earlier.trial.shares
         if shares and math.isfinite(score) and not earlier.results[0].failed:
             study.add_trial(optuna.trial.create_trial(params=dict(shares), distributions=axes, value=score))
     return dict(study.ask(axes).params)
@@ -543,9 +542,8 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
         if used or not serves:
             reuse = f"its runs cannot serve one with {name}={value}"
             why = f"runs beside it have its settings, and {name}={value} was given" if used else reuse
-            raise RunError(
-                f"{directory} holds a choice with {name}={earlier}: {why}. Choose another name or directory."
-            )
+            its = f"{directory} holds a choice with {name}={earlier}"
+            raise RunError(f"{its}: {why}. Choose another name or directory.")
     for _, name, earlier, value in changes:
         log.warning("%s holds a choice with %s=%s; one with %s replaces it.", directory, name, earlier, value)
     if dropped := [label for label in before.get("methods", {}) if methods is not None and label not in methods]:
@@ -700,12 +698,10 @@ def check(methods: Mapping[str, Method], budget: Budget, search: Mapping[str, Sp
     typed = {name for method in methods.values() for name in method.typed}
     names = {name for m in methods.values() for name, *_ in hyper_parameters(m) if name not in m.typed} | {RATE}
     for name in search:
-        if name in typed - names:
-            raise ValueError(
-                f"search {name}: it has a value already, which would not be searched. Leave one of them out."
-            )
         if name not in names:
-            raise ValueError(f"search {name}: {suggestions.unknown('setting', name, sorted(names))}")
+            has_value = "it has a value already, which would not be searched. Leave one of them out."
+            why = has_value if name in typed else suggestions.unknown("setting", name, sorted(names))
+            raise ValueError(f"search {name}: {why}")
     runs.distinct([*methods])
     return {label: space_of(method, search) for label, method in methods.items()}
 
@@ -871,9 +867,8 @@ def changed(tuned: Tuned, conditions: Content, config: RunConfig) -> list[str]:
 
 def identity(conditions: Content) -> Identity:
     """What the conditions of a choice state, but its data."""
-    return Identity(
-        {name: x for key in ("options", "settings", "python") for name, x in conditions.get(key, {}).items()}
-    )
+    options, settings, python = (conditions.get(key, {}) for key in ("options", "settings", "python"))
+    return Identity(options | settings | python)
 
 
 @lru_cache(maxsize=4)  # for all methods and seeds of a command

@@ -12,7 +12,7 @@ from equipoise.core import rates, task
 from equipoise.core.settings import OF_SOLVER, RunSettings, Settings, made, operating
 from equipoise.data.tables.options import several
 from equipoise.engines import ENGINES, distributed
-from equipoise.federation.method import parse
+from equipoise.federation.method import Method, parse
 from equipoise.federation.stopping import NONE
 from equipoise.methods import METHODS
 from equipoise.metrics import groups
@@ -163,64 +163,61 @@ def layered(layers: Sequence[Layer]) -> tuple[RunConfig, dict[str, tuple[Any, st
     rules = parse(method, overrides := overrides_of(method, layers))
     _check_options(scenario, chosen.get("scenario_options", {}), rules.parts)
     data = _described(scenario, chosen)
-    engine = chosen.get("engine", "auto")
-    if engine not in ("auto", *ENGINES, FLOWER):
+    if (engine := chosen.get("engine", "auto")) not in ("auto", *ENGINES, FLOWER):
         raise ValueError(f"Unknown engine {engine!r}. Choose one of: auto, {', '.join(ENGINES)}, {FLOWER}.")
     recommended = training_of(data.protocol, chosen)
     if "network" not in chosen:
         recommended |= {"network": data.network, "network_options": dict(data.network_options)}
     texts = (*(chosen.get(name, "") for name in ("network", "data", "optimizer")), data.task)
-    references = (own_code.split(each)[0] for each in texts)
-    code = own_code.hashes(str(rules), chosen.get("measures"), *references) or None
+    code = own_code.hashes(str(rules), chosen.get("measures"), *(own_code.split(each)[0] for each in texts)) or None
     if (positive := _positive(data, chosen)) is not None:
         recommended["positive"] = positive
     named = {"method": str(rules), "own_code": code, "label": chosen.get("label") or label_of(method, layers)}
     config = made(RunConfig, {**recommended, **chosen, **named})
     net = networks.build(config.network, data.shape, data.outputs, **config.network_options)
-    if config.devices is not None:
-        _check_devices(config, chosen)
-        config = replace(config, device="cuda")  # which is the only one that its process sees
-    elif config.on is None:
-        devices.usable_device(config.device)
-    elif engine == distributed.NAME:
-        raise ValueError(f"--on {config.on}: torchrun starts the processes of engine distributed. Leave one out.")
-    else:  # the devices are those of another place
-        launch_of(config.on)
-    _check_selection(config, chosen)
-    if not rules.sharing.clients and config.engine == FLOWER:
-        raise ValueError(
-            f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."
-        )
+    config = _placed(config, chosen)
+    _check_selection(config, chosen, rules)
     lr = rates.rate(config.solver.lr)
     rates.check_rounds(lr, config.rounds)
     if isinstance(lr, rates.Layers):
         lr.check([name for name, _ in net.named_parameters()])
-    rules.check(config.solver)
-    rules.require(task.task_of(data.task))
-    if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
-        share = "server_validation" in scenarios.SCENARIOS[scenario].options
-        todo = f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
-        raise ValueError(
-            f"{rules} measures on validation data of the server's own, and the scenario {scenario} holds none out. "
-            f"{'Give it a share of the training samples: --set server_validation=0.1' if share else todo}"
-        )
+    _check_rules(rules, config, data)
     values = {**config.table(), **overrides}
     origins = dict.fromkeys(values, "default") | dict.fromkeys(recommended, "scenario")
     for layer in layers:
         origins |= {name: layer.origin for name in stacked([layer]) if name in table}
-    chosen_by = {
-        name: Path(origin).name for name, origin in origins.items() if origin not in ("", "default", "scenario")
-    }
+    chosen_by = {k: Path(origin).name for k, origin in origins.items() if origin not in ("", "default", "scenario")}
     return replace(config, origins=chosen_by), {name: (value, origins[name]) for name, value in values.items()}
 
 
-def _check_devices(config: RunConfig, chosen: Content) -> None:
-    """Refuse GPUs that are not there, or beside another statement of where runs are trained."""
-    stated = [name for name, free in (("on", None), ("device", "cuda")) if chosen.get(name) not in (None, free)]
-    if stated:
-        raise ValueError(f"devices states where runs are trained, and {stated[0]} does, too. Leave one out.")
-    for gpu in gpus.gpus(config.devices or ""):
-        devices.usable_device(gpu.name)
+def _placed(config: RunConfig, chosen: Content) -> RunConfig:
+    """A configuration whose devices are there; refuse GPUs that are not, or beside another statement of where runs are trained."""
+    if config.devices is not None:
+        if stated := [n for n, free in (("on", None), ("device", "cuda")) if chosen.get(n) not in (None, free)]:
+            raise ValueError(f"devices states where runs are trained, and {stated[0]} does, too. Leave one out.")
+        for gpu in gpus.gpus(config.devices):
+            devices.usable_device(gpu.name)
+        return replace(config, device="cuda")  # which is the only one that its process sees
+    if config.on is None:
+        devices.usable_device(config.device)
+    elif chosen.get("engine") == distributed.NAME:
+        raise ValueError(f"--on {config.on}: torchrun starts the processes of engine distributed. Leave one out.")
+    else:  # the devices are those of another place
+        launch_of(config.on)
+    return config
+
+
+def _check_rules(rules: Method, config: RunConfig, data: scenarios.Description) -> None:
+    """Require the solver, the task and the data that rules need."""
+    rules.check(config.solver)
+    rules.require(task.task_of(data.task))
+    if rules.needs & {"validation", "contribution"} and not data.has_server_validation:
+        share = "server_validation" in scenarios.SCENARIOS[config.scenario].options
+        todo = f"Choose one that does: {', '.join(scenarios.with_server_validation())}."
+        raise ValueError(
+            f"{rules} measures on validation data of the server's own, and the scenario {config.scenario} holds none out. "
+            f"{'Give it a share of the training samples: --set server_validation=0.1' if share else todo}"
+        )
 
 
 def _with_whole_paths(chosen: Content) -> Content:
@@ -276,10 +273,9 @@ def training_of(protocol: Protocol, chosen: Content) -> Content:
         recommended |= {"momentum": 0.0, "lr": 0.01 if optimizer == "sgd" else 0.001}
     if own_code.split(optimizer)[0]:
         for name in sorted({*OF_SOLVER} - {"lr", *own_code.takes(optimizer)}):
-            if chosen.get(name):
-                raise ValueError(
-                    f"--{name.replace('_', '-')} {chosen[name]}: {optimizer} takes no {name}. Leave it out."
-                )
+            if given := chosen.get(name):
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{flag} {given}: {optimizer} takes no {name}. Leave it out.")
             recommended[name] = getattr(RunSettings, name)
     elif optimizer != "sgd" and chosen.get("momentum"):
         raise ValueError(f"--momentum belongs to SGD; {optimizer} has its own. Leave it out.")
@@ -288,13 +284,11 @@ def training_of(protocol: Protocol, chosen: Content) -> Content:
 
 def _positive(data: scenarios.Description, chosen: Content) -> object:
     """The positive class, as chosen or as the data say; None if neither does."""
-    positive = chosen.get("positive", data.positive)
-    if positive is None:
+    own = data.positive
+    if (positive := chosen.get("positive", own)) is None:
         return None
-    if data.positive is not None and positive != data.positive:
-        raise ValueError(
-            f"The positive class is given twice: {positive} and, for the data, {data.positive}. Leave one out."
-        )
+    if own is not None and positive != own:
+        raise ValueError(f"The positive class is given twice: {positive} and, for the data, {own}. Leave one out.")
     if data.n_classes == 0:
         raise ValueError(f"--positive {positive} names a class, and the labels are numbers to predict. Leave it out.")
     if data.n_classes > 1:
@@ -302,20 +296,19 @@ def _positive(data: scenarios.Description, chosen: Content) -> object:
     return positive
 
 
-def _check_selection(config: RunConfig, chosen: Content) -> None:
-    """Require validation where a round is chosen by it."""
-    for option, given in (
-        (f"--select {config.select}", config.select != "last"),
-        (f"--patience {config.patience}", config.patience),
-    ):
-        if given and not config.validation:
-            raise ValueError(f"{option} {NONE}. Add --validation 0.2, for example.")
+def _check_selection(config: RunConfig, chosen: Content, rules: Method) -> None:
+    """Require validation where a round is chosen by it, and clients that keep their data where a method lets them."""
+    for option, usual in ("select", "last"), ("patience", None):
+        if (given := getattr(config, option)) != usual and not config.validation:
+            raise ValueError(f"--{option} {given} {NONE}. Add --validation 0.2, for example.")
     if config.select != "last" and config.engine == FLOWER:
         raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
     if "stop_on" in chosen and not config.patience:
-        raise ValueError(
-            f"--stop-on {config.stop_on} is the measure of --patience. Add --patience 10, or leave it out."
-        )
+        measure = config.stop_on
+        raise ValueError(f"--stop-on {measure} is the measure of --patience. Add --patience 10, or leave it out.")
+    if not rules.sharing.clients and config.engine == FLOWER:
+        needs = "needs the data of all clients in one place, and sites keep theirs"
+        raise ValueError(f"{rules} {needs}. Choose another engine.")
 
 
 def option_value(scenario: str, name: str, text: str) -> Any:

@@ -257,26 +257,26 @@ def check(config: RunConfig) -> None:
     ForecastError : it does not.
     ValueError : its settings name clients that are not there, or its network cannot be trained.
     """
-    data, net = _made(config)
-    _check_network([config], data, net)
+    made = data, net = _made(config)
+    check_networks([config], made)
     if config.on is None:
         _check_memory(config, data, net)
     simulation.Presence.of(config, data.client_names, data.client_groups, data.sizes)
     simulation.Attackers.of(config, data.client_names, data.client_groups, here=config.engine != FLOWER)
 
 
-def check_networks(configs: Sequence[RunConfig]) -> None:
+def check_networks(configs: Sequence[RunConfig], made: tuple[Scenario, nn.Module] | None = None) -> None:
     """Require, before any of them trains, that the network of several runs, which differ in their methods only, suits them.
+
+    Parameters
+    ----------
+    made : data and network of the first, if they are there already.
 
     Raises
     ------
     ValueError : it cannot be trained as it is, or lacks what a method uses.
     """
-    _check_network(configs, *_made(configs[0]))
-
-
-def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module) -> None:
-    first = configs[0]
+    first, (data, net) = configs[0], made or _made(configs[0])
     if first.on is not None:  # whose device is not here
         first = replace(first, device="cpu")
     names = data.client_names or tuple(f"client-{k}" for k in range(len(data.clients)))
@@ -287,9 +287,8 @@ def _check_network(configs: Sequence[RunConfig], data: Scenario, net: nn.Module)
     sizes = {name: len(y) for name, y in zip(names, _trained_on(first, data), strict=True)}
     for config in configs:
         method = parse(config.method)
-        inputs.suit(
-            method, config.settings, {"all clients": sum(sizes.values())} if not method.sharing.clients else sizes
-        )
+        trained = sizes if method.sharing.clients else {"all clients": sum(sizes.values())}
+        inputs.suit(method, config.settings, trained)
         _check_people(config, method, data, inputs.model)
 
 
@@ -587,9 +586,8 @@ def trained(directory: Path, data: str | None = None) -> Federation:
     """
     config = load(directory)
     if not checkpoint.exists(directory / "checkpoint"):
-        raise RunError(
-            f"{directory} has no checkpoint yet. Run it first: equipoise resume {shlex.quote(str(directory))}."
-        )
+        command = f"equipoise resume {shlex.quote(str(directory))}"
+        raise RunError(f"{directory} has no checkpoint yet. Run it first: {command}.")
     if config.engine == FLOWER:
         raise RunError(
             f"{directory} was run with --engine {FLOWER}, so what its clients remember is with them. Run it with another "
@@ -635,8 +633,7 @@ def place(base: Path, name: str | None, default: str) -> Path:
                 f"--name {name!r}: a run's name may hold up to {LONGEST} letters, digits and . _ + = - only, for example {slug(name)[:LONGEST].strip('.') or 'my-run'!r}."
             )
         return base / name
-    for number in range(1, 10_000):
-        path = base / (default if number == 1 else f"{default}-{number}")
-        if not path.exists():
-            return path
+    paths = (base / name for name in (default, *(f"{default}-{number}" for number in range(2, 10_000))))
+    if (free := next((path for path in paths if not path.exists()), None)) is not None:
+        return free
     raise RunError(f"{base} is full of runs called {default}. Give one a --name.")

@@ -136,10 +136,9 @@ def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tup
         config, project = runs.load(path), runs.project_of(path)
         names = _code(contents, config, project)
         data = _data(contents, config, project, names, with_data)
-        inside = places.mapped(
-            {k: v for k, v in config.table().items() if v is not None}, lambda p: _named(p, names, project)
-        )
-        inside.pop("track", None)  # where the records were sent is nobody's business
+        # where the records were sent is nobody's business
+        settings = {k: v for k, v in config.table().items() if v is not None and k != "track"}
+        inside = places.mapped(settings, lambda path: _named(path, names, project))
         up = "/".join([".."] * len(PurePosixPath(where).parts))
         _add(contents, f"{where}/config.toml", sealed_text(tomli_w.dumps({places.PROJECT: up, **inside})), "run")
     if noted := places.private(manifest(path), names, project):
@@ -242,10 +241,9 @@ def _state(path: Path) -> dict[str, Any] | None:
 def _constraints(versions: Sequence[Mapping[str, str]]) -> str:
     """For pip, the versions that the runs recorded; where they differ, those of the first."""
     first = {name: version for recorded in reversed(versions) for name, version in recorded.items()}
-    text = "".join(
-        f"{name}=={version.partition('+')[0]}\n" for name, version in sorted(first.items()) if name != "python"
-    )
-    return f"# Python {first.get('python', 'of a version that was not recorded')}\n{text}"
+    python = first.pop("python", "of a version that was not recorded")
+    text = "".join(f"{name}=={version.partition('+')[0]}\n" for name, version in sorted(first.items()))
+    return f"# Python {python}\n{text}"
 
 
 def _bytes(content: bytes | Path) -> bytes:
@@ -283,9 +281,8 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     anything can go wrong: no more is read than is listed.
     """
     if path.is_dir():
-        raise RunError(
-            f"{path} is a directory, and a pack is one file. Make it first: equipoise pack {shlex.quote(str(path))}"
-        )
+        command = f"equipoise pack {shlex.quote(str(path))}"
+        raise RunError(f"{path} is a directory, and a pack is one file. Make it first: {command}")
     try:
         with zipfile.ZipFile(path) as file:
             entries = file.infolist()
@@ -414,9 +411,8 @@ def rerun(
     """
     repeatable = [run for run in about["runs"] if run["again"]]
     if not repeatable:
-        raise RunError(
-            "These runs were made by a program in Python, which is not known here: nothing can be run again."
-        )
+        unknown = "by a program in Python, which is not known here"
+        raise RunError(f"These runs were made {unknown}: nothing can be run again.")
     lacking = [run["data"]["name"] for run in repeatable if run["data"] and not run["data"]["inside"]]
     if lacking and data is None:
         raise RunError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")

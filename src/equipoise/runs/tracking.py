@@ -142,9 +142,8 @@ def track(path: str | Path, to: str) -> int:
     """
     follower = Follower(Path(path), to)
     if not any(_reached(run)[0] for run in members(Path(path))):
-        raise ValueError(
-            f"{path} holds no run that has finished a round. Runs are in runs/; see: equipoise run --help."
-        )
+        hint = "Runs are in runs/; see: equipoise run --help."
+        raise ValueError(f"{path} holds no run that has finished a round. {hint}")
     try:
         with _impatient():
             follower.look()
@@ -194,10 +193,9 @@ class Tracking:
                     follower.look(last=last)
                 follower.close()
         except Exception as error:
-            later = (
-                f"Send them later: equipoise track {shlex.quote(str(follower.path))} --to {shlex.quote(follower.to)}"
-            )
-            log.warning("%s does not take the records: %s Training continues. %s", follower.to, _short(error), later)
+            later = shlex.join(["equipoise", "track", str(follower.path), "--to", follower.to])
+            refused = "%s does not take the records: %s Training continues. Send them later: %s"
+            log.warning(refused, follower.to, _short(error), later)
 
 
 @contextmanager

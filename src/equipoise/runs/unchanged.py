@@ -35,9 +35,8 @@ def stamp(config: RunConfig) -> str | None:
 
 def data_of(config: RunConfig) -> Scenario:
     """The data of a run; nothing is learnt of rows that clients hold out, and a run that chooses settings has no test data."""
-    data = scenarios.load(
-        config.scenario, config.seed, config.data, validation=config.validation, **config.scenario_options
-    )
+    held_out, options = config.validation, config.scenario_options
+    data = scenarios.load(config.scenario, config.seed, config.data, validation=held_out, **options)
     if config.left_out is not None:
         return data.leaving(config.left_out)
     return data.sealed(rewarded=config.rewarded) if config.sealed else data
