@@ -140,9 +140,8 @@ def _show_counts(parts: list[SplitCheck]) -> None:
         if part.published is not None:
             published = [*(part.published.classes or [None] * (len(counts) - 1)), part.published.images]
             titles.append("published")
-            columns[-1] = [
-                f"{n:,}" if k in (None, n) else f"[red]{n:,}[/]" for n, k in zip(counts, published, strict=True)
-            ]
+            pairs = zip(counts, published, strict=True)
+            columns[-1] = [f"{n:,}" if k in (None, n) else f"[red]{n:,}[/]" for n, k in pairs]
             columns.append(["" if k is None else f"{k:,}" for k in published])
     print_table(titles, zip(*columns, strict=True), right=titles[1:], whole=titles[:1])
 

@@ -398,9 +398,8 @@ def sites(
     _show_rows(gone or nodes, "No site is registered.")
     if gone:
         say("Without --yes nothing was done. With it:" if not yes else "It is removed.")
-        say(
-            "Its key is refused, permanently. A run in progress leaves the site out, and stops if fewer than quorum answer."
-        )
+        left_out = "A run in progress leaves the site out, and stops if fewer than quorum answer."
+        say(f"Its key is refused, permanently. {left_out}")
 
 
 @_add("`equipoise flower take /var/lib/equipoise --bundle our-model`")

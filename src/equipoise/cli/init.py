@@ -308,16 +308,12 @@ def _columns(table: RawTable) -> list[str]:
     from equipoise.data.tables.reading import described, reading_of
     from equipoise.data.tables.schema import CATEGORY, LEFT_OUT
 
-    head = ["", f"[columns]  # what columns are, and how they become inputs: {SCHEMA}"]
-    cells = table.columns
-    least = {
-        f.name: {"least": f.least} if f.kind == CATEGORY and not f.categories else {} for f in table.schema.features
-    }
-    used = [
-        _column(f.name, f.written() | least[f.name], f"{reading_of(f, table)}; {described(f, cells[f.name])}")
-        for f in table.schema.features
-    ]
-    return head + used + [_column(name, {"kind": LEFT_OUT}, why) for name, why in table.schema.left_out.items()]
+    lines = ["", f"[columns]  # what columns are, and how they become inputs: {SCHEMA}"]
+    for f in table.schema.features:
+        least = {"least": f.least} if f.kind == CATEGORY and not f.categories else {}
+        said = f"{reading_of(f, table)}; {described(f, table.columns[f.name])}"
+        lines.append(_column(f.name, f.written() | least, said))
+    return lines + [_column(name, {"kind": LEFT_OUT}, why) for name, why in table.schema.left_out.items()]
 
 
 def _column(name: str, options: Mapping[str, Any], said: str) -> str:
@@ -402,9 +398,8 @@ def read(path: Path) -> dict[str, Any]:
             raise ValueError(f"{path}: task is given twice. Leave one out.")
         table["scenario_options"]["task"] = task
     if "network" in table:
-        table["network"], table["network_options"] = called(
-            f"{path}: network =", table["network"], "resnet10(width=64)"
-        )
+        name, bracketed = called(f"{path}: network =", table["network"], "resnet10(width=64)")
+        table |= {"network": name, "network_options": bracketed}
     return table | overrides
 
 

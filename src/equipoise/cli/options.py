@@ -298,9 +298,8 @@ def command(function: Callable[..., object]) -> Callable[..., None]:
         parameters.append(inspect.Parameter("json_", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json))
     if Training in groups.values():
         panels, names = [*PANELS], [*PANEL]
-        parameters = sorted(
-            map(_in_panel, parameters), key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name))
-        )
+        parameters = [*map(_in_panel, parameters)]
+        parameters.sort(key=lambda p: (panels.index(PANEL[p.name]), names.index(p.name)))
 
     @wraps(function)
     def call(**values: Any) -> None:

@@ -40,9 +40,9 @@ def pack(
     for name, listed in about["files"].items():
         say(f"  {listed['kind']:<9} {size(listed['bytes']):>9}  {name}")
     for run in about["runs"]:
-        if run["data"] and not run["data"]["inside"]:
+        if (data := run["data"]) and not data["inside"]:
             say(
-                f"{run['path']}: its data ({run['data']['name']}) are not in the file; with --data PATH they can be given to verify."
+                f"{run['path']}: its data ({data['name']}) are not in the file; with --data PATH they can be given to verify."
             )
         if not run["again"]:
             say(
@@ -88,11 +88,8 @@ def verify(
     else:
         for result in results:
             say(f"{result.path}: {_outcome(result)}")
-        for run in about["runs"]:
-            if not run["again"]:
-                say(
-                    f"{run['path']}: made by a program in Python, which is not known here; only its hashes were checked."
-                )
+        for path in (run["path"] for run in about["runs"] if not run["again"]):
+            say(f"{path}: made by a program in Python, which is not known here; only its hashes were checked.")
     if not same:
         raise errors.RunError(_advice(results, differs))
 

@@ -77,9 +77,8 @@ def report(
         of_one |= {"--explain": explain, "--json": json_}
         require_use({**of_one, "--positive": changes.positive, "--least-group": changes.least_group}, together=SEVERAL)
         every = {run.name: _compared(run) for run in inside}
-        pages = {
-            run.name: relpath(file, page.output.parent) for run in inside if (file := run / "report.html").exists()
-        }
+        files = {run.name: file for run in inside if (file := run / "report.html").exists()}
+        pages = {name: relpath(file, page.output.parent) for name, file in files.items()}
         made = index.page(directories[0].resolve().name, every, pages)
         say(f"index: {made.save(page.output)}")
         return

@@ -102,9 +102,8 @@ def reproduce(
     folder = base / "reproduce" / (runs.slug(stem) + "-embedded" * embedded + trial)
     with err.status("Looking at the runs ..."):
         settings = {key: value for key, value in vars(asked).items() if key not in ("part", "row", "jobs")}
-        settings |= {
-            key: configuration.whole(path) for key in ("data", "weights") if (path := settings[key]) is not None
-        }
+        paths = {key: path for key in ("data", "weights") if (path := settings[key]) is not None}
+        settings |= {key: configuration.whole(path) for key, path in paths.items()}
         plan = reproductions.plan(name, base / "reproduce", parts=asked.part or (), rows=asked.row or (), **settings)
     if dry_run:
         yield from _show_forecast(plan, folder, jobs)

@@ -75,9 +75,8 @@ class Choices:
         ValueError : the file has the settings of several methods.
         """
         if len(self.of_methods) > 1:
-            raise ValueError(
-                f"The file has settings of several methods. Name one with --method: {', '.join(self.of_methods)}."
-            )
+            names = ", ".join(self.of_methods)
+            raise ValueError(f"The file has settings of several methods. Name one with --method: {names}.")
         return next(iter(self.of_methods), self.table["method"])
 
     def layered(self, method: str, seed: int) -> tuple[RunConfig, dict[str, tuple[Any, str]]]:
@@ -133,9 +132,8 @@ def read(given: Values, *, shared: bool = True) -> Choices:
         options["task"] = task
     of_methods, tuned = table.pop("methods", {}), table.pop("tuned", {})
     if of_methods and not ("scenario" in table or given["scenario"] or given["data"]):
-        raise ValueError(
-            f"{file} was written from Python and names no data. Give the same ones with --scenario or --data."
-        )
+        advice = "Give the same ones with --scenario or --data."
+        raise ValueError(f"{file} was written from Python and names no data. {advice}")
     if file is not None and of_methods:
         tuned = {name: {**each, "chosen": hashes.file_hash(file)} for name, each in tuned.items()}
     typed = Layer(TYPED, {**_fields(table, options, given), **hyper_parameters}, shared)
@@ -564,9 +562,8 @@ def benchmark(
     if words[0] == SUBMIT and not submitted:
         raise ValueError("submit: name your rule, equipoise benchmark submit mine.py:Rule.")
     if words[0] != SUBMIT and (suite or words[1:]):
-        raise ValueError(
-            f"{suite or words[1]}: name one suite. To add your own method: equipoise benchmark submit mine.py:Rule."
-        )
+        advice = "To add your own method: equipoise benchmark submit mine.py:Rule."
+        raise ValueError(f"{suite or words[1]}: name one suite. {advice}")
     called = (suite or "fair-small") if submitted else words[0]
     chosen = suites.read_suite(called)
     directory = place.base / (place.name or runs.slug(Path(called).stem if called.endswith(".toml") else called))

@@ -38,9 +38,8 @@ def sums(
     choices = read(config)
     options, held = choices["scenario_options"], choices.get("validation", 0.0)
     require_use({"--site": site and not held}, without=f"validation in {config}")
-    content = site_sums(
-        table, options, seed=seed, test=options.get("test", 0.2), least=least, validation=held, site=site
-    )
+    test = options.get("test", 0.2)
+    content = site_sums(table, options, seed=seed, test=test, least=least, validation=held, site=site)
     write_atomically(output, sealed_json(content))
     say(
         f"{output}: sums of {content['rows']:,} training rows, {len(content['columns'])} columns. Counts of fewer than {least} rows are joined; "

@@ -73,9 +73,8 @@ def _print_table(runs: Sequence[RunStatus], folder: Path, measured: str) -> None
     about = () if all(map(_tells, runs)) else ("method", "seed")
     titles = ("run", *about, "round", "state", measured, common or "worst", "ends", "last")
     seeds = ["" if run.seed is None else str(run.seed) for run in runs]
-    rows = [
-        [_name(r, folder), *[r.method, s][: len(about)], *_cells(r, common)] for r, s in zip(runs, seeds, strict=True)
-    ]
+    named = [(_name(r, folder), *(r.method, s)[: len(about)]) for r, s in zip(runs, seeds, strict=True)]
+    rows = [[*names, *_cells(run, common)] for names, run in zip(named, runs, strict=True)]
     shown = [k for k in range(len(titles)) if any(row[k] for row in rows)]
     table = plain_table(*(titles[k] for k in shown), right=("round", measured), whole=titles)
     for row in rows:

@@ -307,8 +307,9 @@ def _check_selection(config: RunConfig, chosen: Content, rules: Method) -> None:
         measure = config.stop_on
         raise ValueError(f"--stop-on {measure} is the measure of --patience. Add --patience 10, or leave it out.")
     if not rules.sharing.clients and config.engine == FLOWER:
-        needs = "needs the data of all clients in one place, and sites keep theirs"
-        raise ValueError(f"{rules} {needs}. Choose another engine.")
+        raise ValueError(
+            f"{rules} needs the data of all clients in one place, and sites keep theirs. Choose another engine."
+        )
 
 
 def option_value(scenario: str, name: str, text: str) -> Any:

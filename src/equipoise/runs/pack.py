@@ -89,21 +89,24 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
     paths = members(directory)
     if not paths:
         raise RunError(f"There is no run in {directory}. Give the directory of a run, or of a comparison.")
-    contents, entries, project = Contents(), list[dict[str, Any]](), Path.cwd()
+    contents, entries, project, top = (
+        Contents(),
+        list[dict[str, Any]](),
+        Path.cwd(),
+        f"runs/{directory.absolute().name}",
+    )
     for path in paths:
-        where = f"runs/{directory.absolute().name}" + (f"/{path.name}" if path != directory else "")
-        entry, project = _add_run(contents, path, where, with_data)
+        entry, project = _add_run(contents, path, top if path == directory else f"{top}/{path.name}", with_data)
         entries.append(entry)
     if (directory / ORDER).exists():
-        _add(contents, f"runs/{directory.absolute().name}/{ORDER}", read_regular(directory / ORDER), "run")
+        _add(contents, f"{top}/{ORDER}", read_regular(directory / ORDER), "run")
     if (choice := directory / FOLDER / TUNING).exists():
-        _add(contents, f"runs/{directory.absolute().name}/{FOLDER}/{TUNING}", read_regular(choice, directory), "choice")
+        _add(contents, f"{top}/{FOLDER}/{TUNING}", read_regular(choice, directory), "choice")
     for path in include:
         _add_tree(contents, path, _inside(path, project), "included")
-    _add(contents, f"runs/{directory.absolute().name}/{REPORT}", _report(contents, entries), "report")
-    rerun = [entry["path"] for entry in entries if entry["again"]]
-    if rerun:
-        _add(contents, RERUN, SCRIPT.format(runs=" ".join(map(shlex.quote, rerun))), "script")
+    _add(contents, f"{top}/{REPORT}", _report(contents, entries), "report")
+    if rerun := [shlex.quote(entry["path"]) for entry in entries if entry["again"]]:
+        _add(contents, RERUN, SCRIPT.format(runs=" ".join(rerun)), "script")
     _add(contents, CONSTRAINTS, _constraints([entry["versions"] for entry in entries]), "versions")
     listed = {}
     for name, (sort, origin) in sorted(contents.items()):
@@ -167,10 +170,9 @@ def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str
         top = own_code.top(where, first)
         for file in (first, *map(Path, own_code.beside(where))):
             name = file.relative_to(top).as_posix()
-            if own_code.is_file(where) and not file.is_relative_to(project):
-                name = f"{OUTSIDE}/{_sha(first.read_bytes())[:12]}/{name}"
-            elif own_code.is_file(where):
-                name = file.relative_to(project).as_posix()
+            if own_code.is_file(where):
+                outside = f"{OUTSIDE}/{_sha(first.read_bytes())[:12]}/{name}"
+                name = file.relative_to(project).as_posix() if file.is_relative_to(project) else outside
             if _sha(content := file.read_bytes()) not in (config.own_code or {}).values():
                 raise RunError(
                     f"{file} is not among the code that the run was begun with. Look at it, and give it with --include if the run needs it."
@@ -285,22 +287,7 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
         raise RunError(f"{path} is a directory, and a pack is one file. Make it first: {command}")
     try:
         with zipfile.ZipFile(path) as file:
-            entries = file.infolist()
-            if len(entries) > MOST or len({entry.filename for entry in entries}) < len(entries):
-                raise RunError(f"{path} holds too many files, or two of one name. It was not made by equipoise pack.")
-            check_zip(file, 0)  # its parts are unpacked a piece at a time
-            about = _listed(path, file)
-            faults = [fault for entry in entries if (fault := _fault(entry, about["files"]))]
-            faults += [f"{name} is missing" for name in about["files"] if name not in {e.filename for e in entries}]
-            total = sum(int(listed["bytes"]) for listed in about["files"].values())
-            if not faults and total > shutil.disk_usage(folder).free:
-                raise RunError(f"{path} holds {total:,} bytes, more than are free on the disk of {folder}.")
-            for name, listed in about["files"].items() if not faults else ():
-                digest = hashlib.sha256()
-                with file.open(name) as packed:  # which has no more than the size that is listed
-                    write_atomically(folder / name, _pieces(packed, digest.update))
-                if digest.hexdigest() != listed["sha256"]:
-                    faults.append(f"{name} was changed")
+            about, faults = _unpacked(path, file, folder)
     except FileNotFoundError:
         raise RunError(f"{path} does not exist. Give a file that equipoise pack has written.") from None
     except RunError:
@@ -316,6 +303,28 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
         raise RunError(f"{path} is not what was packed: {'; '.join(faults[:SHOWN])}{more}. Get it again.")
     _check_runs(path, folder, about)
     return about
+
+
+def _unpacked(path: Path, file: zipfile.ZipFile, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The list of contents, and why files are refused; they are written only if none is."""
+    entries = file.infolist()
+    names = {entry.filename for entry in entries}
+    if len(entries) > MOST or len(names) < len(entries):
+        raise RunError(f"{path} holds too many files, or two of one name. It was not made by equipoise pack.")
+    check_zip(file, 0)  # its parts are unpacked a piece at a time
+    about = _listed(path, file)
+    faults = [fault for entry in entries if (fault := _fault(entry, about["files"]))]
+    faults += [f"{name} is missing" for name in about["files"] if name not in names]
+    total = sum(int(listed["bytes"]) for listed in about["files"].values())
+    if not faults and total > shutil.disk_usage(folder).free:
+        raise RunError(f"{path} holds {total:,} bytes, more than are free on the disk of {folder}.")
+    for name, listed in about["files"].items() if not faults else ():
+        digest = hashlib.sha256()
+        with file.open(name) as packed:  # which has no more than the size that is listed
+            write_atomically(folder / name, _pieces(packed, digest.update))
+        if digest.hexdigest() != listed["sha256"]:
+            faults.append(f"{name} was changed")
+    return about, faults
 
 
 def _pieces(file: IO[bytes], look: Callable[[bytes], None]) -> Iterator[bytes]:
@@ -411,8 +420,9 @@ def rerun(
     """
     repeatable = [run for run in about["runs"] if run["again"]]
     if not repeatable:
-        unknown = "by a program in Python, which is not known here"
-        raise RunError(f"These runs were made {unknown}: nothing can be run again.")
+        raise RunError(
+            "These runs were made by a program in Python, which is not known here: nothing can be run again."
+        )
     lacking = [run["data"]["name"] for run in repeatable if run["data"] and not run["data"]["inside"]]
     if lacking and data is None:
         raise RunError(f"The data are not in the pack: say where {lacking[0]} is, with --data PATH.")
@@ -421,13 +431,9 @@ def rerun(
     cells = [plan.Cell(run["path"], None, again / run["path"]) for run in repeatable]
     with trust.agreed(), workers.Processes(jobs) as where:
         outcomes = plan.run(cells, lambda cell: where.submit(plan.train, str(cell.folder), _workers(cell), data=moved))
-        failed = {outcome.cell.key: outcome.why.replace(f"{again}/", "") for outcome in outcomes if outcome.why}
-    return [
-        Again(run["path"], False, failed=failed[run["path"]])
-        if run["path"] in failed
-        else _compared(run, folder, again)
-        for run in repeatable
-    ]
+        ended = [(outcome.cell.key, outcome.why.replace(f"{again}/", "")) for outcome in outcomes if outcome.why]
+        failed = {path: Again(path, False, failed=why) for path, why in ended}
+    return [failed.get(run["path"]) or _compared(run, folder, again) for run in repeatable]
 
 
 def _workers(cell: plan.Cell) -> int | None:
@@ -454,20 +460,17 @@ def _compared(run: Mapping[str, Any], folder: Path, again: Path) -> Again:
     before, after = _numbers(folder / run["path"]), _numbers(again / run["path"])
     # an earlier version recorded less by sensitive attribute
     after = {name: value for name, value in after.items() if name in before or ": by " not in name}
-    largest, where = 0.0, ""
-    other = next((name for name in before | after if (name in before) != (name in after)), "")
-    for name in before.keys() & after.keys():
-        a, b = before[name], after[name]
-        if a == b or (a != a and b != b):  # NaN
-            continue
-        if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b)):
-            other = other or name
-        elif (size := abs(a - b)) > largest or not math.isfinite(size) or not where:
-            largest, where = size, name
-    if not (where or other) and run["state"] is not None and _state(again / run["path"]) != run["state"]:
-        other = "the tensors of the last state"
-    same = not where and not other
-    return Again(run["path"], same, None if same else Difference(largest, where, other))
+    pairs = {name: (before.get(name, ...), after.get(name, ...)) for name in before | after}
+    unlike = {name: (a, b) for name, (a, b) in pairs.items() if a != b and not (a != a and b != b)}  # NaN
+    sizes = {name: abs(a - b) for name, (a, b) in unlike.items() if {type(a), type(b)} <= {int, float}}
+    missing = [name for name, pair in unlike.items() if ... in pair]
+    others = [*missing, *(name for name in unlike if name not in sizes)]
+    if not unlike and run["state"] is not None and _state(again / run["path"]) != run["state"]:
+        others = ["the tensors of the last state"]
+    if not sizes and not others:
+        return Again(run["path"], True)
+    where = max(sizes, key=lambda name: (not math.isfinite(sizes[name]), sizes[name]), default="")
+    return Again(run["path"], False, Difference(sizes.get(where, 0.0), where, "".join(others[:1])))
 
 
 def _numbers(path: Path) -> dict[str, Any]:
@@ -480,6 +483,6 @@ def _numbers(path: Path) -> dict[str, Any]:
 def unlike(about: Mapping[str, Any]) -> Iterator[str]:
     """In words, in what this machine is not the one that made the runs: versions and processor."""
     here = Identity(machine={**versions(), "the processor": kind(machine())})
-    made = [{"the processor": text} for run in about["runs"] for text in run["machines"] if text]
-    made = [run["versions"] for run in about["runs"]] + made
+    machines = [{"the processor": text} for run in about["runs"] for text in run["machines"] if text]
+    made = [*(run["versions"] for run in about["runs"]), *machines]
     yield from dict.fromkeys(str(change) for its in made for change in Identity(machine=its).differences(here))
