@@ -62,20 +62,19 @@ def decomposition(
     from equipoise.runs import directory as runs
 
     paths = all_members(directories)
-    planned = sum(runs.load(path).rounds for path in paths)
+    configs = [runs.load(path) for path in paths]
     measured: dict[str, list[dict[str, float]]] = {}
     with progress_bar(shown=not silent) as bar:
-        task = bar.add_task("rounds", total=planned)
-        before = 0
-        for path in paths:
-            config = runs.load(path)
+        task, before = bar.add_task("rounds", total=sum(config.rounds for config in configs)), 0
+        for path, config in zip(paths, configs, strict=True):
             rows = decompose(path, every, others or (), on_round=lambda _, __: bar.advance(task))
             before += config.rounds
             bar.update(task, completed=before)
             for row in rows:
-                own = row["method"] == own_code.short(str(eq.parse(config.method)))
-                name = _named(path, config, paths) + ("" if own else f", one round of {row['method']}")
-                measured.setdefault(name, []).append({k: v for k, v in row.items() if k != "method"})
+                method = row.pop("method")
+                own = method == own_code.short(str(eq.parse(config.method)))
+                name = _named(path, config, configs) + ("" if own else f", one round of {method}")
+                measured.setdefault(name, []).append(row)
     yield measured
     if quiet:
         return
@@ -92,7 +91,7 @@ def decomposition(
     where = output or (paths[0] if len(paths) == 1 else Path("analysis"))
     _drawn({"decomposition": draw.decomposition(measured, nats)}, where)
     if len(paths) > 1:
-        _wrote(files.write_atomically(where / "decomposition.json", json.dumps(measured, indent=1)))
+        say(f"wrote {files.write_atomically(where / 'decomposition.json', json.dumps(measured, indent=1))}")
 
 
 def _nats(paths: Sequence[Path]) -> str:
@@ -138,10 +137,10 @@ def landscape(
     yield frame.to_dict("records")
     rows = []
     for surface in landscapes:
-        middle, quarter = len(surface.at) // 2, len(surface.at) // 4
-        mean = surface.line.mean(axis=0)
+        mean, quarter = surface.line.mean(axis=0), len(surface.at) // 4
         half, edge = (mean[quarter] + mean[-1 - quarter]) / 2, (mean[0] + mean[-1]) / 2
-        rows.append((surface.label, str(surface.seed), f"{mean[middle]:.4f}", f"{half:.4f}", f"{edge:.4f}"))
+        losses = (mean[len(surface.at) // 2], half, edge)
+        rows.append((surface.label, str(surface.seed), *(f"{loss:.4f}" for loss in losses)))
     _print(("run", "seed", "loss", f"at ±{along.span / 2:g}", f"at ±{along.span:g}"), rows)
     nats = _nats(paths)
     out.print(
@@ -179,9 +178,8 @@ def states(
     frame = pd.concat([run.frame() for run in curves], ignore_index=True)
     yield frame.to_dict("records")
     shown = sorted({round((points - 1) * share) for share in (0, 0.25, 0.5, 1)})
-    rows = []
+    rows, several = [], frame["seed"].nunique() > 1
     mean = frame.groupby(["method", "seed", "group", "rho"], sort=False)[list(draw.STATES)].mean()
-    several = frame["seed"].nunique() > 1
     for method, seed, group in dict.fromkeys(key[:3] for key in mean.index):
         name = f"{method}, seed {seed}" if several else method
         for sign, what in (("S", "sharpness"), ("L", "loss")):
@@ -197,11 +195,8 @@ def states(
     _drawn(drawn | ({"states-rounds": figures_of_clients.measured(compared, recorded)} if recorded else {}), output)
 
 
-def _named(path: Path, config: RunConfig, paths: list[Path]) -> str:
+def _named(path: Path, config: RunConfig, others: Sequence[RunConfig]) -> str:
     """What to call a run among others: its method, and what sets it apart."""
-    from equipoise.runs import directory as runs
-
-    others = [runs.load(other) for other in paths]
     name = config.label
     if len({other.seed for other in others}) > 1:
         name += f", seed {config.seed}"
@@ -219,16 +214,11 @@ def _print(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
 def _drawn(figures: dict[str, Figure], directory: Path) -> None:
     from equipoise.report.drawing import save
 
-    for path in save(figures, directory):
-        _wrote(path)
+    say("\n".join(f"wrote {path}" for path in save(figures, directory)))
 
 
 def _wrote_table(path: Path, frame: pd.DataFrame) -> None:
     rows = frame.astype(object).where(frame.notna(), None).to_numpy()
-    _wrote(files.write_atomically(path, csv_text([frame.columns, *rows])))
+    say(f"wrote {files.write_atomically(path, csv_text([frame.columns, *rows]))}")
     for text in formulas(frame.to_numpy().flat):
         note(text)
-
-
-def _wrote(path: Path) -> None:
-    say(f"wrote {path}")

@@ -109,9 +109,7 @@ def init(
     if schema is not None:
         nodes = "--node-config local.toml"
         say(
-            "The sums that made this schema were exchanged as they are: secure = true masks the updates of rounds, and never these sums."
-        )
-        say(
+            "The sums that made this schema were exchanged as they are: secure = true masks the updates of rounds, and never these sums.\n"
             'Name the table of each site in local.toml: [site-0], and below it data-path = "/data/north.csv", and so on.'
         )
     say(f"Try it: equipoise flower up {directory} {nodes} --tls")
@@ -434,27 +432,32 @@ def clean(
     """
     from equipoise.flower.site.store import BUNDLE, MODEL
 
-    nothing = not names and older_than is None
+    nothing, asked = not names and older_than is None, names or []
     require_use({"--models": nothing and models, "--yes": nothing and yes}, without="--older-than or an experiment")
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory. Give the state-dir of the site's node config.")
-    experiments, rows = _experiments(directory), list[Row]()
+    experiments, rows, kept = _experiments(directory), list[Row](), () if models else (MODEL, BUNDLE)
     old = [*experiments][:-1]
-    if strange := [name for name in names or () if name not in old]:
+    if strange := [name for name in asked if name not in old]:
         raise ValueError(f"{strange[0]} cannot be removed from {directory}; what can: {', '.join(old) or 'nothing'}.")
     for name, files in experiments.items():
-        home = directory / name
         days = (time.time() - _changed(files)) / 86400
-        chosen = name in old and (name in (names or ()) or (older_than is not None and days >= older_than))
-        gone = [path for path in files if chosen and (models or path.relative_to(home).parts[1] not in (MODEL, BUNDLE))]
+        chosen = name in asked or (name in old and older_than is not None and days >= older_than)
+        gone = [path for path in files if chosen and path.relative_to(directory / name).parts[1] not in kept]
         done = "removed_bytes" if yes else "to_remove_bytes"
         rows.append({"experiment": name, "bytes": _bytes(files), "days": round(days), done: _bytes(gone)})
-        for path in gone if yes else ():
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # a folder that still holds something
-                for parent in path.parents[: len(path.relative_to(directory).parts) - 1]:
-                    parent.rmdir()
+        if yes:
+            _remove(gone, directory)
     _show_rows(rows, "There is no experiment.")
+
+
+def _remove(files: Iterable[Path], base: Path) -> None:
+    """Remove files below a folder, and the folders between that hold nothing else."""
+    for path in files:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that still holds something
+            for parent in path.parents[: len(path.relative_to(base).parts) - 1]:
+                parent.rmdir()
 
 
 def _experiments(base: Path) -> dict[str, list[Path]]:
@@ -468,9 +471,8 @@ def _experiments(base: Path) -> dict[str, list[Path]]:
     for folder in base.iterdir():
         files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
         within = [path.relative_to(folder).as_posix().partition("/")[2] for path in files]
-        linked = any(path.is_symlink() for path in folder.rglob("*"))
-        stored = not linked and all(re.fullmatch(FILES, path) for path in within)
-        if files and stored and not folder.is_symlink() and re.fullmatch(".+-[0-9a-f]{8}", folder.name):
+        stored = all(re.fullmatch(FILES, path) for path in within) and re.fullmatch(".+-[0-9a-f]{8}", folder.name)
+        if files and stored and not any(path.is_symlink() for path in (folder, *files)):
             experiments[folder.name] = files
     return dict(sorted(experiments.items(), key=lambda each: _changed(each[1])))
 
@@ -538,23 +540,21 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
 
     choices = read(path)
     method, seed = choices.pop("method", "fedavg"), choices.pop("seed", 0)
-    chosen_by_method = choices.pop("methods", {})
-    choices.pop("tuned", None)
-    if chosen_by_method:
-        method = of_method or (next(iter(chosen_by_method)) if len(chosen_by_method) == 1 else "")
-        if method not in chosen_by_method:
-            raise ValueError(
-                f"{path} has settings of several methods. Name one of them with --method: {', '.join(chosen_by_method)}."
-            )
+    of_methods, _ = choices.pop("methods", {}), choices.pop("tuned", None)
+    if of_methods:
+        method = of_method or (next(iter(of_methods)) if len(of_methods) == 1 else "")
+        if method not in of_methods:
+            every = ", ".join(of_methods)
+            raise ValueError(f"{path} has settings of several methods. Name one of them with --method: {every}.")
     elif of_method:
         raise ValueError(
             f"--method {of_method} names one of the methods in a file of `equipoise tune`, and {path} is none. Leave it out."
         )
-    layers = [Layer(str(path), choices), Layer("equipoise tune", own := chosen_by_method.get(method, {}))]
+    layers = [Layer(str(path), choices), Layer("equipoise tune", own := of_methods.get(method, {}))]
     table = stacked(layers)
     of_data, left_out = table.pop("scenario_options"), ("data", "scenario", "report", "network_options")
     given = {name: value for name, value in table.items() if name not in left_out and "." not in name}
-    given |= {name: of_data[name] for name in ("positive",) if name in of_data}
+    given |= {"positive": of_data["positive"]} if "positive" in of_data else {}
     names = {f.name for f in fields(AppSettings)} - {*marked(AppSettings, "local")}
     taken = {name: value for name, value in given.items() if name in names}
     overrides = overrides_of(method, layers) | {name: value for name, value in own.items() if name != "lr"}
@@ -595,8 +595,8 @@ def _show(results: list[CheckResult], json_: bool) -> None:
         listed = [{"what": each.what, "ok": each.ok, "text": each.text} for each in results]
         print_json({"ok": not wrong, "findings": listed})
     else:
-        states = ["[green]ok[/]" if each.ok else "[bold red]wrong[/]" for each in results]
-        rows = ((state, escape(each.what), escape(each.text)) for state, each in zip(states, results, strict=True))
+        states = {True: "[green]ok[/]", False: "[bold red]wrong[/]"}
+        rows = ((states[each.ok], escape(each.what), escape(each.text)) for each in results)
         print_table(("", "what", "found"), rows, whole=("what",), fold=("found",))
         out.print(f"{len(wrong)} of {len(results)} are wrong." if wrong else "All is well.", highlight=False)
     raise typer.Exit(1 if wrong else 0)
@@ -630,6 +630,6 @@ def progress(
 def check_outcome(outcome: Outcome, log: Path | None) -> None:
     """Fail if a run did."""
     if not outcome.completed:
-        why = outcome.reason if outcome.reason not in ("", "N/A") else outcome.status
-        why = why.removeprefix("ServerApp failed with exception: ")
-        raise RunError(f"The run failed: {why}" + (f" Its log: {log}" if log else ""))
+        why = outcome.status if outcome.reason in ("", "N/A") else outcome.reason
+        where = f" Its log: {log}" if log else ""
+        raise RunError(f"The run failed: {why.removeprefix('ServerApp failed with exception: ')}{where}")

@@ -83,15 +83,9 @@ def init(
 ) -> Iterator[object]:
     """Read your data, describe them, and write a commented file of all settings for `equipoise run --config`."""
     require_free(output, force or dry_run)
-    if (more := named.more_groups) and not named.group:
-        raise ValueError(f"Got an unexpected argument: {more[0]}. Give your data with --data {more[0]}.")
-    task, groups = named.task, [*(named.group or ()), *(more or ())]
-    group = groups[0] if len(groups) == 1 else groups
-    columns = {"label": named.label, "client": named.client, "group": group, "subject": named.subject}
-    typed = [f"{name}={x}" for name, x in (("task", task), ("positive", named.positive)) if x is not None]
     from equipoise.data.tables.cells import RawTable
 
-    options = _options([*(set_ or ()), *typed], {name: value for name, value in columns.items() if value}, data)
+    options, task = _options(set_ or (), named, data), named.task
     content = None if data is None else _data(data, options)
     lines, regression, table = list[str](), False, None
     if content is not None:
@@ -106,29 +100,36 @@ def init(
         _show(*content, lines)
         _show_rows(table, content[0], content[1])
         return
-    schema = [] if table is None else [*_columns(table), ""]
-    written = _text(_beside(data, output), options, lines, regression) + "\n".join(schema)
+    beside = _beside(data, output)
+    written = _text(beside, options, lines, regression) + ("" if table is None else _columns(table))
     write_atomically(output, written.replace("\x7f", r"\u007f"))  # which JSON may have, and TOML not
-    references = (_beside(data, output), options.get("task"))
-    names = trust.named([own_code.whole(str(text or ""), output.parent) for text in references])
-    trust.enter(trust.settings_file(output, names))
+    names = [own_code.whole(str(text or ""), output.parent) for text in (beside, options.get("task"))]
+    trust.enter(trust.settings_file(output, trust.named(names)))
     yield {"file": str(output), **({} if content is None else _described(*content))}
     if content is not None:
         _show(*content, lines)
     say(f"wrote {output}. Start it: equipoise run --config {output}")
 
 
-def _options(pairs: Sequence[str], columns: Mapping[str, Any], data: str | None) -> dict[str, Any]:
+def _options(pairs: Sequence[str], named: Columns, data: str | None) -> dict[str, Any]:
+    """The options of the data, of ``--set`` and by their own options."""
     from equipoise.runs.configuration import option_value
 
-    options = dict(columns)
-    for pair in pairs:
+    if (more := named.more_groups) and not named.group:
+        raise ValueError(f"Got an unexpected argument: {more[0]}. Give your data with --data {more[0]}.")
+    groups = [*(named.group or ()), *(more or ())]
+    given = {"label": named.label, "client": named.client, "group": groups, "subject": named.subject}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if len(groups) == 1:
+        options["group"] = groups[0]
+    columns, typed = [*options], (("task", named.task), ("positive", named.positive))
+    for pair in [*pairs, *(f"{name}={value}" for name, value in typed if value is not None)]:
         name, equals, value = pair.partition("=")
-        if not equals or name.strip() not in OPTIONS:
+        if not equals or (name := name.strip()) not in OPTIONS:
             raise ValueError(f"--set {pair}: {unknown('option of your own data:', name.strip(), OPTIONS)}")
-        if name.strip() in columns:
-            raise ValueError(f"--set {pair}: {name.strip()} is given twice, also as --{name.strip()}. Leave one out.")
-        options[name.strip()] = option_value("own", name.strip(), value)
+        if name in columns:
+            raise ValueError(f"--set {pair}: {name} is given twice, also as --{name}. Leave one out.")
+        options[name] = option_value("own", name, value)
     if options and data is None:
         raise ValueError(f"{next(iter(options))}: this is an option of your own data. Give their path with --data.")
     return options
@@ -277,7 +278,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
         "# Settings of a run of Equipoise. Start it: equipoise run --config THIS_FILE",
         "# A line that begins with # shows a default; options of the command line override this file.",
         *(["#", "# What was found:"] if facts else []),
-        *("#   " + "".join(c if c.isprintable() else " " for c in fact) for fact in facts),
+        *(f"#   {_printable(fact)}" for fact in facts),
         "",
     ]
     for name, text in (MEANINGS | {name: meaning(f, numbers=regression) for name, f in SETTINGS.items()}).items():
@@ -303,7 +304,7 @@ def _text(data: str | None, options: Mapping[str, Any], facts: list[str], regres
     return "\n".join(lines) + "\n"
 
 
-def _columns(table: RawTable) -> list[str]:
+def _columns(table: RawTable) -> str:
     """The schema of a table, a line for each column, with what is in it."""
     from equipoise.data.tables.reading import described, reading_of
     from equipoise.data.tables.schema import CATEGORY, LEFT_OUT
@@ -313,14 +314,19 @@ def _columns(table: RawTable) -> list[str]:
         least = {"least": f.least} if f.kind == CATEGORY and not f.categories else {}
         said = f"{reading_of(f, table)}; {described(f, table.columns[f.name])}"
         lines.append(_column(f.name, f.written() | least, said))
-    return lines + [_column(name, {"kind": LEFT_OUT}, why) for name, why in table.schema.left_out.items()]
+    lines += [_column(name, {"kind": LEFT_OUT}, why) for name, why in table.schema.left_out.items()]
+    return "\n".join([*lines, ""])
 
 
 def _column(name: str, options: Mapping[str, Any], said: str) -> str:
     values = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items())
     from equipoise.data.tables.reading import key_of
 
-    return f"{key_of(name)} = {{ {values} }}".ljust(40) + "  # " + "".join(c if c.isprintable() else " " for c in said)
+    return f"{key_of(name)} = {{ {values} }}".ljust(40) + f"  # {_printable(said)}"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _line(name: str, value: Any, meaning: str, *, off: bool = False) -> str:
@@ -332,6 +338,39 @@ def read(path: Path) -> dict[str, Any]:
     """Read a configuration that ``equipoise init`` or a user wrote: a table as of :class:`equipoise.runs.configuration.Layer`, and :data:`CHOSEN`."""
     from equipoise.runs.configuration import called, whole
 
+    table = _opened(path)
+    settings = table.pop("set", {})
+    _check(path, table, settings)
+    if not about_in(path, table):
+        table.pop("report", None)
+    flat = dict[str, Any]()  # hyper-parameters as part.name = ..., or as a table; and options of the scenario
+    for name, value in settings.items():
+        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
+    overrides, options = ({k: v for k, v in flat.items() if ("." in k) is dotted} for dotted in (True, False))
+    if isinstance(table.get("measures"), list):
+        table["measures"] = ", ".join(map(str, table["measures"]))
+    table = places.replaced(table, (*places.CODE, ("data",)), partial(own_code.whole, folder=path.parent))
+    trust.require_file(path, {**table, "set": settings}, *filter(None, [table.get("track")]))
+    if "data" in table:
+        table["data"] = whole(table["data"], path.parent)
+    of_python = "methods" in table and not {"scenario", "data"} & table.keys()  # which names no data
+    text = table.get("scenario") or ("own" if "data" in table else "digits")
+    scenario, bracketed = called(f"{path}: scenario =", text, "digits(clients=8)")
+    table |= {} if of_python else {"scenario": scenario}
+    for name in options.keys() & bracketed.keys():
+        raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
+    options = {**bracketed, **options}
+    if "task" in table and "task" in options:
+        raise ValueError(f"{path}: task is given twice. Leave one out.")
+    table["scenario_options"] = options | {name: table.pop(name) for name in (TABLE, "task") if name in table}
+    if "network" in table:
+        name, bracketed = called(f"{path}: network =", table["network"], "resnet10(width=64)")
+        table |= {"network": name, "network_options": bracketed}
+    return table | overrides
+
+
+def _opened(path: Path) -> dict[str, Any]:
+    """The tables of a file, without how settings were chosen if they count as the user's."""
     try:
         table = seals.open_toml(written := read_regular(path, ANYWHERE).decode())
     except OSError as error:
@@ -348,59 +387,29 @@ def read(path: Path) -> dict[str, Any]:
             "line, and the settings count as yours."
         ) from None
     except ValueError as error:
-        raise ValueError(
-            f"{path} is no TOML file: {str(error).rstrip('.')}. Correct it, or write one with: equipoise init."
-        ) from None
-    if not written.startswith("# sha256"):  # settings that count as the user's
-        table.pop("tuned", None)
-    settings = table.pop("set", {})
+        advice = "Correct it, or write one with: equipoise init."
+        raise ValueError(f"{path} is no TOML file: {str(error).rstrip('.')}. {advice}") from None
+    return table if written.startswith("# sha256") else {k: v for k, v in table.items() if k != "tuned"}
+
+
+def _check(path: Path, table: Mapping[str, Any], settings: object) -> None:
+    """Refuse settings that there are not, and values of other types."""
     for name in CHOSEN:
         of_methods = table.get(name, {})
         if not isinstance(of_methods, dict) or not all(isinstance(v, dict) for v in of_methods.values()):
             raise ValueError(
                 f"{path}: {name} must have a table for each method, as `equipoise tune` writes it; found {of_methods!r}."
             )
-    for name in table:
-        if name not in MEANINGS and name not in (TABLE, "report", *CHOSEN):
-            belongs = name in OPTIONS or "." in name
-            hint = " Options of the data and hyper-parameters are in the table [set]." * belongs
-            raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set', TABLE, 'report'))}{hint}")
+    for name in (name for name in table if name not in {*MEANINGS, TABLE, "report", *CHOSEN}):
+        belongs = name in OPTIONS or "." in name
+        hint = " Options of the data and hyper-parameters are in the table [set]." * belongs
+        raise ValueError(f"{path}: {unknown('setting', name, (*MEANINGS, 'set', TABLE, 'report'))}{hint}")
     for name, kind in {"method": str, "data": str, "task": str, "scenario": str, "network": str, "seed": int}.items():
         if name in table and (not isinstance(table[name], kind) or isinstance(table[name], bool)):
             what = "a whole number" if kind is int else "text in quotes"
             raise ValueError(f"{path}: {name} must be {what}; found {table[name]!r}.")
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: set must be a table, [set]; found {settings!r}.")
-    if not about_in(path, table):
-        table.pop("report", None)
-    flat = dict[str, Any]()  # hyper-parameters as part.name = ..., or as a table; and options of the scenario
-    for name, value in settings.items():
-        flat |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
-    overrides, options = ({k: v for k, v in flat.items() if ("." in k) is dotted} for dotted in (True, False))
-    if isinstance(table.get("measures"), list):
-        table["measures"] = ", ".join(map(str, table["measures"]))
-    table = places.replaced(table, (*places.CODE, ("data",)), partial(own_code.whole, folder=path.parent))
-    trust.require_file(path, {**table, "set": settings}, *filter(None, [table.get("track")]))
-    if "data" in table:
-        table["data"] = whole(table["data"], path.parent)
-    of_python = "methods" in table and not {"scenario", "data"} & table.keys()  # which names no data
-    scenario, bracketed = called(
-        f"{path}: scenario =", table.get("scenario") or ("own" if "data" in table else "digits"), "digits(clients=8)"
-    )
-    table |= {} if of_python else {"scenario": scenario}
-    for name in options.keys() & bracketed.keys():
-        raise ValueError(f"{path}: {name} is given twice, in scenario and in [set]. Leave one out.")
-    table["scenario_options"] = {**bracketed, **options}
-    if (columns := table.pop(TABLE, None)) is not None:
-        table["scenario_options"][TABLE] = columns
-    if (task := table.pop("task", None)) is not None:
-        if "task" in table["scenario_options"]:
-            raise ValueError(f"{path}: task is given twice. Leave one out.")
-        table["scenario_options"]["task"] = task
-    if "network" in table:
-        name, bracketed = called(f"{path}: network =", table["network"], "resnet10(width=64)")
-        table |= {"network": name, "network_options": bracketed}
-    return table | overrides
 
 
 def about_in(path: Path, table: Mapping[str, Any]) -> About:

@@ -12,11 +12,9 @@ from rich.markup import escape
 
 import equipoise as eq
 from equipoise.cli import completion
-from equipoise.cli.completion import catalogue
 from equipoise.cli.console import out, print_json, print_table
 from equipoise.cli.options import Json, option
-from equipoise.system import errors, own_code
-from equipoise.system.ranges import describe
+from equipoise.system import errors, own_code, ranges
 from equipoise.system.suggestions import require_use, some
 
 
@@ -29,8 +27,8 @@ def methods(
     if check:
         _check(name, json_)
         return
-    described = catalogue()["methods"]
-    name = name if name is None else catalogue()["aliases"].get(name, name)
+    described = completion.catalogue()["methods"]
+    name = name if name is None else completion.catalogue()["aliases"].get(name, name)
     if name is not None and name not in described:
         yield from _show_own(name)
     elif name is not None:
@@ -66,10 +64,10 @@ def _show_own(name: str) -> Iterator[object]:
     if not own_code.is_reference(name):
         raise eq.MethodError(f"{name!r} has values or a preset; ask for {own_code.split(name)[0] or method.parts[0]}.")
     rule = method.rules[0]
-    parameters = [
-        {"name": f.name, "default": f.default, "values": describe(f), "search": str(f.metadata.get("search") or "")}
-        for f in fields(rule)
-    ]
+    parameters = []
+    for f in fields(rule):
+        about = {"name": f.name, "default": f.default, "values": ranges.describe(f)}
+        parameters.append(about | {"search": str(f.metadata.get("search") or "")})
     yield {name: {"hyper_parameters": parameters, "sees": method.sees}}
     out.print(escape(f"{name}\n{inspect.getdoc(rule) or ''}\n"), highlight=False)
     _show_parameters(parameters, method.sees)
@@ -81,7 +79,7 @@ def _show_parameters(parameters: Sequence[dict[str, Any]], sees: str, presets: S
     print_table(("hyper-parameter", "default", "values", "searched by tune"), rows)
     for preset in presets:
         out.print(preset, highlight=False)
-    out.print(f"the server must see: {catalogue()['visibility'][sees]}", highlight=False)
+    out.print(f"the server must see: {completion.catalogue()['visibility'][sees]}", highlight=False)
 
 
 def _show_methods(described: dict[str, dict[str, Any]]) -> None:
@@ -105,7 +103,7 @@ def _show_method(name: str, d: dict[str, Any]) -> None:
         out.print(f"needs: {'; '.join(d['needs'])}", highlight=False)
     for part in d["parts"]:
         rule = part.split(" (")[0]
-        lines = [line for line in catalogue()["rules"][rule] if set(line) != {"-"}]  # without underlines
+        lines = [line for line in completion.catalogue()["rules"][rule] if set(line) != {"-"}]  # without underlines
         text = "\n".join("Hyper-parameters:" if line == "Parameters" else line for line in lines)
         out.print(f"\n[bold]{rule}[/]\n{escape(text)}", highlight=False)
 
@@ -125,7 +123,7 @@ def scenarios(
         return
     of_one = {"--figure": figure, "--examples": examples, "--seed": seed is not None}
     require_use(of_one, without="a scenario, such as `equipoise scenarios digits --figure who.png`")
-    listed = {kind: catalogue()[kind] for kind in ("scenarios", "networks")}
+    listed = {kind: completion.catalogue()[kind] for kind in ("scenarios", "networks")}
     yield listed
     for kind, entries in listed.items():
         rows = ((f"[bold]{name}[/]", summary) for name, summary in entries.items())

@@ -24,7 +24,6 @@ from equipoise.report import html, notes, page, sentences, statistics
 from equipoise.runs import choosing, directory as runs, plan, unchanged
 from equipoise.runs.configuration import Layer, RunConfig, whole
 from equipoise.runs.experiment import TRAINED, Strict, faults, strange
-from equipoise.scenarios import SCENARIOS
 from equipoise.scenarios.scenario import REGRESSION, kind_of
 from equipoise.system import own_code, seals, tree, trust
 from equipoise.system.errors import RunError
@@ -127,8 +126,8 @@ def _problems(suite: Suite) -> Iterator[str]:
             example = runs.slug(part.name).strip(".") or "mine"
             rule = "its name is that of a folder, so it may hold letters, digits and . _ + = - only"
             yield f"scenario {part.name!r}: {rule}, for example {example!r}, and is none of {', '.join(WRITTEN)}."
-        yield from strange(f"scenario {part.name}", "scenario", [part.scenario], SCENARIOS)
-        options = SCENARIOS[part.scenario].options
+        yield from strange(f"scenario {part.name}", "scenario", [part.scenario], scenarios.SCENARIOS)
+        options = scenarios.SCENARIOS[part.scenario].options
         for table, keys in (("train", SETTABLE), ("options", options)):
             for key in [key for key in getattr(part, table) if key not in keys]:
                 problem = f"{unknown('key', key, sorted(keys))} {_place(key, options)}".strip()
@@ -137,7 +136,7 @@ def _problems(suite: Suite) -> Iterator[str]:
             if part.data is None:
                 scenarios.folder(part.scenario, None)
         except ValueError:
-            files = ", ".join(SCENARIOS[part.scenario].reads)
+            files = ", ".join(scenarios.SCENARIOS[part.scenario].reads)
             example = "table.csv" if part.scenario == "own" else "data"
             yield f'scenario {part.name} reads {files}: state where the files are, data = "{example}" for example.'
         try:
@@ -170,7 +169,7 @@ def _plain(part: Part) -> RunConfig:
 def _key(content: Content, place: Sequence[int | str]) -> tuple[str, Iterable[str]]:
     """A key that is at a place of a suite's content, and the options of the scenario that it is in."""
     part = content["scenario"][place[1]] if len(place) > 2 else {}
-    entry = SCENARIOS.get(str(part.get("scenario")))
+    entry = scenarios.SCENARIOS.get(str(part.get("scenario")))
     return str(place[-1]), entry.options if entry else ()
 
 

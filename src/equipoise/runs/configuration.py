@@ -7,21 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from equipoise import networks, scenarios
+from equipoise import methods, networks, scenarios
 from equipoise.core import rates, task
 from equipoise.core.settings import OF_SOLVER, RunSettings, Settings, made, operating
 from equipoise.data.tables.options import several
 from equipoise.engines import ENGINES, distributed
 from equipoise.federation.method import Method, parse
 from equipoise.federation.stopping import NONE
-from equipoise.methods import METHODS
-from equipoise.metrics import groups
-from equipoise.metrics.classification import divided
+from equipoise.metrics import classification, groups
 from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
-from equipoise.system import calls, devices, gpus, own_code, places
+from equipoise.system import calls, devices, gpus, own_code, places, queues
 from equipoise.system.errors import RunError as RunError  # also by this name, with what is refused here
-from equipoise.system.queues import launch_of
 from equipoise.system.ranges import marked, number, setting, text
 from equipoise.system.suggestions import some
 from equipoise.system.text import read_value
@@ -203,7 +200,7 @@ def _placed(config: RunConfig, chosen: Content) -> RunConfig:
     elif chosen.get("engine") == distributed.NAME:
         raise ValueError(f"--on {config.on}: torchrun starts the processes of engine distributed. Leave one out.")
     else:  # the devices are those of another place
-        launch_of(config.on)
+        queues.launch_of(config.on)
     return config
 
 
@@ -227,7 +224,7 @@ def _with_whole_paths(chosen: Content) -> Content:
     if "data" in chosen:
         chosen = {**chosen, "data": whole(str(chosen["data"]))}
     chosen = places.replaced(places.replaced(chosen, places.PATHS, whole), places.CODE, own_code.whole)
-    divided(several(chosen.get("measures", "")))  # or a measure that is not known
+    classification.divided(several(chosen.get("measures", "")))  # or a measure that is not known
     return chosen
 
 
@@ -236,7 +233,7 @@ def _check_options(scenario: str, options: Content, parts: Sequence[str]) -> Non
     if scenario not in scenarios.SCENARIOS:
         return
     for option, value in options.items():
-        having = [name for name, entry in METHODS.items() if option in entry.defaults]
+        having = [name for name, entry in methods.METHODS.items() if option in entry.defaults]
         if option not in scenarios.SCENARIOS[scenario].options and having:
             part = next((name for name in parts if name in having), "PART")
             written = shlex.quote(f"{part}.{option}={value}")

@@ -34,8 +34,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame, require_people
 from equipoise.federation.method import Method, parse
-from equipoise.metrics import groups
-from equipoise.metrics.classification import RATES
+from equipoise.metrics import classification, groups
 from equipoise.records.identity import CODE, Identity, stated
 from equipoise.records.meta import OF_DATA, Contribution
 from equipoise.records.record import Record
@@ -325,7 +324,7 @@ def assumed(config: RunConfig) -> str:
     data = scenarios.describe(config.scenario, config.data, **config.scenario_options)
     measures = (*data.measures, *several(config.measures or ()))
     classes = data.classes or tuple(map(str, range(data.n_classes)))
-    positive = groups.positive_class(config.positive, classes) if RATES in measures else None
+    positive = groups.positive_class(config.positive, classes) if classification.RATES in measures else None
     return positive.sentence if positive is not None and positive.why == "assumed" else ""
 
 

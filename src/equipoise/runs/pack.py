@@ -29,8 +29,7 @@ from equipoise.records.directory import ORDER, manifest, members
 from equipoise.records.identity import Identity
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
-from equipoise.runs import directory as runs, plan, unchanged
-from equipoise.runs.choosing import FOLDER, TUNING
+from equipoise.runs import choosing, directory as runs, plan, unchanged
 from equipoise.runs.configuration import RunConfig, RunError, whole
 from equipoise.system import own_code, places, tree, trust, workers
 from equipoise.system.environment import kind, machine, source, versions
@@ -100,8 +99,8 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
         entries.append(entry)
     if (directory / ORDER).exists():
         _add(contents, f"{top}/{ORDER}", read_regular(directory / ORDER), "run")
-    if (choice := directory / FOLDER / TUNING).exists():
-        _add(contents, f"{top}/{FOLDER}/{TUNING}", read_regular(choice, directory), "choice")
+    if (choice := directory / choosing.FOLDER / choosing.TUNING).exists():
+        _add(contents, f"{top}/{choosing.FOLDER}/{choosing.TUNING}", read_regular(choice, directory), "choice")
     for path in include:
         _add_tree(contents, path, _inside(path, project), "included")
     _add(contents, f"{top}/{REPORT}", _report(contents, entries), "report")

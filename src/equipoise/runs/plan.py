@@ -22,8 +22,7 @@ from equipoise.federation.history import History
 from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs, status
 from equipoise.runs.configuration import RunConfig
-from equipoise.system import files, seals, trust
-from equipoise.system.claims import PATIENCE
+from equipoise.system import claims, files, seals, trust
 from equipoise.system.errors import CLAIMED, CODE, MEMORY, SETTINGS, RunError, out_of_memory
 from equipoise.system.gpus import Gpu, Room, gpus
 from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
@@ -311,7 +310,7 @@ def train_once_free(folder: str, until: int | None = None) -> None:
             return train(folder, until=until)
         except RunError as error:
             if (rounds := _rounds(Path(folder))) > reached:
-                deadline, reached = time.monotonic() + 2 * PATIENCE, rounds
+                deadline, reached = time.monotonic() + 2 * claims.PATIENCE, rounds
             if error.kind != CLAIMED or time.monotonic() > deadline:
                 raise
         time.sleep(1)

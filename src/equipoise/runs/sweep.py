@@ -25,14 +25,12 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
-from equipoise.federation import checkpoint, fingerprint, guard, history, preparation
+from equipoise.federation import checkpoint, fingerprint, guard, history, preparation, stopping
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, require_none, write_manifest
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
 from equipoise.federation.standing import ProgressLog, accuracies, progress_bar, shown_rate
-from equipoise.federation.stopping import Stop
-from equipoise.metrics import collaborative
-from equipoise.metrics.classification import RATES
+from equipoise.metrics import classification, collaborative
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import ORDER, manifest
 from equipoise.records.identity import Identity
@@ -41,11 +39,9 @@ from equipoise.records.record import Record
 from equipoise.report.comparisons import Comparison
 from equipoise.runs import choosing
 from equipoise.runs.choosing import BY_LAST, FOLDER, Budget, Configure, Subject, Trial, Tuning, tuned_method
-from equipoise.runs.configuration import RunError
 from equipoise.runs.directory import distinct, slug, trained_alone
 from equipoise.runs.plan import TURN, Cell, Here, run
-from equipoise.system import claims, files, ranges, seals, suggestions
-from equipoise.system.own_code import short
+from equipoise.system import claims, errors, files, own_code, ranges, seals, suggestions
 from equipoise.system.search import Space, read
 
 log = logging.getLogger(__name__)
@@ -110,7 +106,7 @@ class Common:
         """What federations that choose are given: held-out samples, and no test data unless these are asked for."""
         given, base = self.given, {**self.given, "validation": budget.validation}
         if not task_of(given.get("task", "classification")).dtype.is_floating_point:
-            base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
+            base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), classification.RATES)))
         if budget.by != ORACLE:
             base = {name: value for name, value in base.items() if name not in OF_TESTS}
             base["collaborative"] = budget.by == COLLABORATION
@@ -167,7 +163,7 @@ class Kept:
     seed: int
     rounds: int
     path: Path | None
-    stop: Stop | None = None
+    stop: stopping.Stop | None = None
     tuned: Tuned | None = None
 
     def resumed(self, fed: Federation) -> int:
@@ -223,7 +219,7 @@ def compare(
     rounds: int,
     directory: str | Path | None = None,
     last: int | None = None,
-    stop: Stop | None = None,
+    stop: stopping.Stop | None = None,
     progress: bool = True,
     tune: int | Tuning | None = None,
     by: str = "mean",
@@ -517,7 +513,8 @@ def _methods(methods: Methods) -> dict[str, Method]:
         raise TypeError(f"methods must be a list, such as ['fedavg', 'fedheal']; found {methods!r}.")
     methods = methods if isinstance(methods, Mapping) else list(methods)
     pairs = methods.items() if isinstance(methods, Mapping) else zip(methods, methods, strict=True)
-    labelled = {short(label if isinstance(label, str) else str(Method.of(m))): Method.of(m) for label, m in pairs}
+    texts = [(label if isinstance(label, str) else str(Method.of(m)), Method.of(m)) for label, m in pairs]
+    labelled = {own_code.short(text): method for text, method in texts}
     if not 0 < len(labelled) == len(methods):
         raise ValueError(f"methods must hold at least one, and each once; found {', '.join(labelled) or 'none'}.")
     distinct([*labelled])
@@ -560,7 +557,7 @@ def _settled(base: Path, methods: Iterable[str], seeds: Sequence[int]) -> Iterat
     paths = [_place(base, label, seed) for label in methods for seed in seeds]
     for path in paths:
         if (path / "config.toml").exists():
-            raise RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
+            raise errors.RunError(f"{path} is a run of the command line: continue it there. Choose another directory.")
     with claims.claimed(base, "comparison", ORDER, FOLDER):
         files.write_atomically(base / ORDER, seals.sealed_json({"runs": [path.name for path in paths]}))
         yield

@@ -16,7 +16,6 @@ from equipoise.federation.fingerprint import contents as hashed
 from equipoise.records.directory import ORDER, TRIALS, manifest
 from equipoise.records.identity import Identity, stated
 from equipoise.runs.configuration import RunConfig, RunError
-from equipoise.scenarios import Scenario
 from equipoise.system import environment, hashes
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ def stamp(config: RunConfig) -> str | None:
     return None if any(table.suffix.lower() in LISTS for table in tables) else hashes.stamp(path)
 
 
-def data_of(config: RunConfig) -> Scenario:
+def data_of(config: RunConfig) -> scenarios.Scenario:
     """The data of a run; nothing is learnt of rows that clients hold out, and a run that chooses settings has no test data."""
     held_out, options = config.validation, config.scenario_options
     data = scenarios.load(config.scenario, config.seed, config.data, validation=held_out, **options)
@@ -42,7 +41,7 @@ def data_of(config: RunConfig) -> Scenario:
     return data.sealed(rewarded=config.rewarded) if config.sealed else data
 
 
-def contents(config: RunConfig, data: Scenario | None = None, before: str | None = None) -> dict[str, Any]:
+def contents(config: RunConfig, data: scenarios.Scenario | None = None, before: str | None = None) -> dict[str, Any]:
     """Hashes of all that a run takes from the user's files, by the keys of ``PARTS`` of fingerprints; and ``weights``.
 
     Data that come with Equipoise follow from the configuration: nothing is hashed. Otherwise all files below the folder are
@@ -66,7 +65,7 @@ def contents(config: RunConfig, data: Scenario | None = None, before: str | None
     return digests | of_data
 
 
-def _of(data: Scenario) -> dict[str, str]:
+def _of(data: scenarios.Scenario) -> dict[str, str]:
     tests = {name: _samples(samples) for name, samples in data.tests.items()}
     held = None if data.server_validation is None else _samples(data.server_validation)
     return hashed([_samples(samples) for samples in data.clients], tests, data.client_groups, held)
