@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.markup import escape
 
@@ -19,9 +19,6 @@ from equipoise.system import own_code, seals
 from equipoise.system.files import read_regular, real_path, write_atomically
 from equipoise.system.suggestions import require_use, some
 from equipoise.system.text import csv_text, formulas
-
-if TYPE_CHECKING:
-    from equipoise.data.formats.table import Table
 
 
 @dataclass(frozen=True)
@@ -250,7 +247,11 @@ def predict(
     model = predictor.load(bundle)
     (x, notes), names, table = model.inputs.read_inputs(data, reading_of(set_, WRITTEN))
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
-    names = names if identifier is None else _named(identifier, table, data)
+    if identifier is not None:
+        if table is None or identifier not in table.names:
+            columns = "no columns" if table is None else f"the columns {some(table.names)}"
+            raise ValueError(f"--id {identifier}: {data} has {columns}.")
+        names = ["" if name is None else str(name) for name in table.words([identifier])[identifier]]
     column = model.content.groups
     words = None if column is None or table is None else inputs.group_cells(table, column.column, str(data))
     codes, unknown = model.codes(words, len(x))
@@ -271,11 +272,3 @@ def predict(
             progress.update(task, completed=done)
     write_atomically(output, csv_text(rows))
     say(f"{output}: {len(x):,} predictions")
-
-
-def _named(identifier: str, table: Table | None, data: Path) -> list[str]:
-    """The names of the rows."""
-    if table is None or identifier not in table.names:
-        columns = "no columns" if table is None else f"the columns {some(table.names)}"
-        raise ValueError(f"--id {identifier}: {data} has {columns}.")
-    return ["" if name is None else str(name) for name in table.words([identifier])[identifier]]

@@ -606,15 +606,15 @@ class Candidates:
 
     def sealed(self, budget: Budget) -> Configure:
         """With what runs that choose have: no test data, rows held out, counts to recognise a model that guesses, and few checkpoints."""
-        described = scenarios.describe(self.first.scenario, self.first.data, **self.first.scenario_options)
-        require_data(budget.by, described, self.first)
-        more = _seals(budget.by, budget.validation)
+        first, table = self.first, {**self.shared.table, **_seals(budget.by, budget.validation)}
+        described = scenarios.describe(first.scenario, first.data, **first.scenario_options)
+        require_data(budget.by, described, first)
         if kind_of(described.task) != REGRESSION:
-            measured = str(self.shared.table.get("measures") or "")
-            more["measures"] = ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))
-        if self.first.checkpoint_every == 1:  # a kill costs no more than the first rung
-            more["checkpoint_every"] = min(rungs(self.first.rounds))
-        return replace(self, shared=replace(self.shared, table={**self.shared.table, **more})).config
+            measured = str(table.get("measures") or "")
+            table["measures"] = ", ".join(filter(None, [measured, RATES * (RATES not in measured)]))
+        if first.checkpoint_every == 1:  # a kill costs no more than the first rung
+            table["checkpoint_every"] = min(rungs(first.rounds))
+        return replace(self, shared=replace(self.shared, table=table)).config
 
     def without(self, _: Budget) -> dict[str, Configure]:
         """By the name of each client, on the data of the others, with its own as test data."""
@@ -782,13 +782,14 @@ def choose_in_processes(
             f"--engine {engine}: settings are chosen in simulations, each in a process. Choose another engine, or leave it out."
         )
     plain, rounds, done = candidates.plain, candidates.first.rounds, 0
-    rates = {label: config.lr for label, config in plain.items()}
     of_data = candidates.sealed, candidates.without, candidates.conditions
-    subject = Subject(methods, spaces, rates, rounds, *of_data, candidates.file())
-    workers, on_progress = how.get("workers"), how.get("on_progress")
+    subject = Subject(
+        methods, spaces, {x: config.lr for x, config in plain.items()}, rounds, *of_data, candidates.file()
+    )
+    total, workers, on_progress = budget.planned(rounds) * len(plain), how.get("workers"), how.get("on_progress")
 
     def train(cells: Sequence[Cell]) -> list[Outcome]:
-        total, before = budget.planned(rounds) * len(plain), done
+        before = done
 
         def add_progress(now: int, _: int) -> None:
             nonlocal done
@@ -796,18 +797,13 @@ def choose_in_processes(
             if on_progress is not None:
                 on_progress(min(done, total), total)
 
-        return _trained(cells, how | {"on_progress": add_progress})
+        for cell in cells:
+            runs.start(cell.config, cell.folder)
+        return finish(cells, **(how | {"on_progress": add_progress}))
 
     with nullcontext(workers) if workers else Workers() as kept:
         how |= {"jobs": at_once(how.get("jobs"), [*plain.values()]), "workers": kept}
         return choose(subject, budget, base, train, folder)
-
-
-def _trained(cells: Sequence[Cell], how: How) -> list[Outcome]:
-    """The outcomes of runs, which are begun where they are not."""
-    for cell in cells:
-        runs.start(cell.config, cell.folder)
-    return finish(cells, **how)
 
 
 def _seals(by: str, validation: float) -> dict[str, Any]:

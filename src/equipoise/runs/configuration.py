@@ -14,7 +14,8 @@ from equipoise.data.tables.options import several
 from equipoise.engines import ENGINES, distributed
 from equipoise.federation.method import Method, parse
 from equipoise.federation.stopping import NONE
-from equipoise.metrics import classification, groups
+from equipoise.metrics import groups
+from equipoise.metrics.classification import divided
 from equipoise.records.meta import Content
 from equipoise.scenarios.scenario import Protocol
 from equipoise.system import calls, devices, gpus, own_code, places, queues
@@ -224,7 +225,7 @@ def _with_whole_paths(chosen: Content) -> Content:
     if "data" in chosen:
         chosen = {**chosen, "data": whole(str(chosen["data"]))}
     chosen = places.replaced(places.replaced(chosen, places.PATHS, whole), places.CODE, own_code.whole)
-    classification.divided(several(chosen.get("measures", "")))  # or a measure that is not known
+    divided(several(chosen.get("measures", "")))  # or a measure that is not known
     return chosen
 
 

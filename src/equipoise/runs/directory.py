@@ -34,7 +34,8 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame, require_people
 from equipoise.federation.method import Method, parse
-from equipoise.metrics import classification, groups
+from equipoise.metrics import groups
+from equipoise.metrics.classification import RATES
 from equipoise.records.identity import CODE, Identity, stated
 from equipoise.records.meta import OF_DATA, Contribution
 from equipoise.records.record import Record
@@ -235,8 +236,8 @@ def located(directory: Path, data: str | None = None) -> RunConfig:
             raise RunError(f"{directory} makes its own data, and --data {data} would not be read. Leave it out.")
         config = replace(config, data=whole(data))
         unchanged.check(config, directory)
-    path = config.data
-    if path and not path.startswith(places.HUB) and not own_code.is_reference(path) and not Path(path).exists():
+    path = config.data or ""
+    if path and not (path.startswith(places.HUB) or own_code.is_reference(path) or Path(path).exists()):
         raise RunError(
             f"The data of {directory} are not at {path}. Say where they are now: equipoise resume {shlex.quote(str(directory))} --data PATH."
         )
@@ -293,8 +294,7 @@ def check_networks(configs: Sequence[RunConfig], made: tuple[Scenario, nn.Module
 
 def _check_people(config: RunConfig, method: Method, data: Scenario, model: Model) -> None:
     """Require that the rules for groups of people can begin: that these data have the attributes and values that they name."""
-    rules = [rule for rule in method.rules if "sensitive" in rule.declared.needs]
-    if not rules:
+    if not (rules := [rule for rule in method.rules if "sensitive" in rule.declared.needs]):
         return
     require_people(method, data.attributes, here=True)
     values = {name: len(words) for name, words in data.attributes.items()}
@@ -310,8 +310,7 @@ def _check_people(config: RunConfig, method: Method, data: Scenario, model: Mode
 
 def doubts(config: RunConfig) -> list[str]:
     """Why a run can be expected to learn little, by the rules of its method; see :meth:`equipoise.Rule.doubt`."""
-    rules = [rule for rule in parse(config.method).rules if overrides(rule, "doubt")]
-    if not rules:
+    if not (rules := [rule for rule in parse(config.method).rules if overrides(rule, "doubt")]):
         return []
     data, net = _made(config)
     model, sizes = Model(net), torch.tensor(data.sizes)
@@ -324,7 +323,7 @@ def assumed(config: RunConfig) -> str:
     data = scenarios.describe(config.scenario, config.data, **config.scenario_options)
     measures = (*data.measures, *several(config.measures or ()))
     classes = data.classes or tuple(map(str, range(data.n_classes)))
-    positive = groups.positive_class(config.positive, classes) if classification.RATES in measures else None
+    positive = groups.positive_class(config.positive, classes) if RATES in measures else None
     return positive.sentence if positive is not None and positive.why == "assumed" else ""
 
 
@@ -430,30 +429,26 @@ def prepare(config: RunConfig, fed: Federation, data: Scenario, *, progress: boo
 
 def _alone_path(config: RunConfig, fed: Federation, data: Scenario) -> Path:
     """Where the cache keeps what each client reaches alone."""
-    about = {name: value for name, value in config.key().items() if name not in OWN}
-    versions = {name: version(name) for name in ("torch", "numpy")}
-    made = {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
+    recipe = {name: value for name, value in config.key().items() if name not in OWN}
+    recipe |= {"engine": fed.engine_choice.engine, "data": data.manifest.get("sha256"), "version": ALONE}
     if config.weights is not None:
-        made["weights"] = hashes.file_hash(config.weights)  # the file's path says little
+        recipe["weights"] = hashes.file_hash(config.weights)  # the file's path says little
     marks = fed.fingerprint  # of the validation data only if the method needs them: they follow from the scenario
-    contents = {"labels": marks["labels"], "data": {k: v for k, v in marks["data"].items() if k != "validation"}}
-    recipe = {**about, **made, **contents, **versions}
+    recipe |= {"labels": marks["labels"], "data": {k: v for k, v in marks["data"].items() if k != "validation"}}
+    recipe |= {name: version(name) for name in ("torch", "numpy")}
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True, default=str).encode()).hexdigest()[:32]
     return cache_directory() / f"alone-{key}.json"
 
 
 def _alone(config: RunConfig, fed: Federation, data: Scenario, progress: bool) -> Contribution:
     path = _alone_path(config, fed, data)
-
-    def make() -> Contribution:
-        contribution = trained_alone(fed, config.rounds, progress=progress)
-        write_atomically(path, json.dumps(contribution))
-        return contribution
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_suffix(".lock"), wait=True):
-            return _kept(path, len(fed.trial.data)) or make()
+            if (contribution := _kept(path, len(fed.trial.data))) is None:
+                contribution = trained_alone(fed, config.rounds, progress=progress)
+                write_atomically(path, json.dumps(contribution))
+            return contribution
     except OSError:  # a folder that cannot be written costs only the time
         return trained_alone(fed, config.rounds, progress=progress)
 
@@ -556,8 +551,11 @@ def _describe(config: RunConfig, directory: Path, fed: Federation, data: Scenari
     header = [*fed.header, f"{plural(config.threads, 'processor thread')}, {config.device}"]
     header += [Said(f"{OF_DATA}{note}", key_of(note)) for note in data.manifest.get("notes", ())]
     meta = fed.history.meta
-    manifest = {**environment.environment(), "data": data.manifest}
-    manifest |= {"contents": unchanged.contents(config, data, before)}
+    manifest = {
+        **environment.environment(),
+        "data": data.manifest,
+        "contents": unchanged.contents(config, data, before),
+    }
     manifest |= {key: meta.get(key) for key in MANIFEST if key in meta}
     manifest |= {"header": header, "header_keys": [*map(key_of, header)]}
     manifest["holdings"] = fed.holdings | {"classes": data.manifest.get("classes")}

@@ -15,7 +15,8 @@ from pydantic_core import ErrorDetails
 from equipoise.core.settings import RunSettings, Settings
 from equipoise.federation.method import parse
 from equipoise.methods import METHODS
-from equipoise.metrics import classification, statistics
+from equipoise.metrics import statistics
+from equipoise.metrics.classification import MEASURES
 from equipoise.report.reproduction import STATISTICS
 from equipoise.scenarios import SCENARIOS
 from equipoise.system import seals, trust
@@ -382,7 +383,7 @@ def _wrong_settings(experiment: PaperExperiment) -> Iterator[str]:
 def _wrong_columns(experiment: PaperExperiment) -> Iterator[str]:
     for column, spec in experiment.columns.items():
         statistic, _, measure = spec.partition(" ")
-        yield from strange(f"column {column}", "measure", filter(None, [measure]), classification.MEASURES)
+        yield from strange(f"column {column}", "measure", filter(None, [measure]), MEASURES)
         if not statistic.startswith("group:"):
             yield from strange(f"column {column}", "statistic", [statistic], [*STATISTICS, "group:NAME"])
 

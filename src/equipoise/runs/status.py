@@ -66,7 +66,8 @@ def run_status(directory: Path, tasks: Callable[[], Mapping[str, str]] = dict) -
 
 
 def _read_status(directory: Path, tasks: Callable[[], Mapping[str, str]]) -> RunStatus:
-    config = _config(directory)
+    path = directory / "config.toml"
+    config = seals.open_toml(read_regular(path).decode()) if path.exists() else {}
     about = manifest = {**_object(directory / MANIFEST)}
     if config:
         about = config
@@ -79,8 +80,7 @@ def _read_status(directory: Path, tasks: Callable[[], Mapping[str, str]]) -> Run
     standing = Standing.of(large, int(about.get("rounds") or len(last)))
     process = claims.owner(directory / claims.CLAIM)
     ended = str(last[-1].get("stopped", "")) if last else ""
-    failure = _object(directory / FAILED)
-    lr = about.get("lr")
+    failure, lr = _object(directory / FAILED), about.get("lr")
     complete = finished(directory) if config else ended or (last and standing.round >= standing.rounds)
     state, why = _state(complete, process, failure, last, ended)
     if state in ("stopped", "not begun") and (reason := queues.waits(directory, tasks)) is not None:
@@ -178,11 +178,6 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _config(directory: Path) -> dict[str, Any]:
-    path = directory / "config.toml"
-    return seals.open_toml(read_regular(path).decode()) if path.exists() else {}
 
 
 def _object(path: Path, folder: Path | None = None) -> Mapping[str, Any]:

@@ -30,7 +30,8 @@ from equipoise.federation.directory import CHECKPOINT, MANIFEST, require_none, w
 from equipoise.federation.federation import Federation
 from equipoise.federation.method import Method
 from equipoise.federation.standing import ProgressLog, accuracies, progress_bar, shown_rate
-from equipoise.metrics import classification, collaborative
+from equipoise.metrics import collaborative
+from equipoise.metrics.classification import RATES
 from equipoise.records.criteria import COLLABORATION, LEAVE_OUT, ORACLE
 from equipoise.records.directory import ORDER, manifest
 from equipoise.records.identity import Identity
@@ -106,7 +107,7 @@ class Common:
         """What federations that choose are given: held-out samples, and no test data unless these are asked for."""
         given, base = self.given, {**self.given, "validation": budget.validation}
         if not task_of(given.get("task", "classification")).dtype.is_floating_point:
-            base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), classification.RATES)))
+            base["measures"] = tuple(dict.fromkeys((*given.get("measures", ("accuracy",)), RATES)))
         if budget.by != ORACLE:
             base = {name: value for name, value in base.items() if name not in OF_TESTS}
             base["collaborative"] = budget.by == COLLABORATION
