@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,11 @@ def methods(incomplete: str) -> Offers:
     return whole + sums * bool(plus)
 
 
-def scenarios(incomplete: str) -> Offers:
-    """Names of scenarios."""
-    return _listed("scenarios", incomplete)
+def _listed(kind: str, incomplete: str) -> Offers:
+    return [(name, text) for name, text in catalogue()[kind].items() if name.startswith(incomplete)]
 
 
-def networks(incomplete: str) -> Offers:
-    """Names of networks."""
-    return _listed("networks", incomplete)
-
-
-def data_sets(incomplete: str) -> Offers:
-    """Names of the papers' data sets."""
-    return _listed("data_sets", incomplete)
+scenarios, networks, data_sets = (partial(_listed, kind) for kind in ("scenarios", "networks", "data_sets"))
 
 
 def experiments(incomplete: str) -> list[str]:
@@ -51,17 +43,9 @@ def experiments(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def runs(incomplete: str) -> list[str]:
+def runs(incomplete: str) -> Iterator[str]:
     """Directories of runs and of comparisons, at first those in ``runs``; others end in a slash, to complete further."""
-    return list(_directories(incomplete or "runs/"))
-
-
-def _listed(kind: str, incomplete: str) -> Offers:
-    return [(name, text) for name, text in catalogue()[kind].items() if name.startswith(incomplete)]
-
-
-def _directories(incomplete: str) -> Iterator[str]:
-    folder, slash, begun = incomplete.rpartition("/")
+    folder, slash, begun = (incomplete or "runs/").rpartition("/")
     try:
         inside = sorted(path.name for path in Path(folder + slash).iterdir() if path.is_dir())
     except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,16 +82,15 @@ def checked(
     names = [each for each in catalog.SETS if catalog.present(each, data)] if name is None else [name]
     if not names:
         raise ValueError(f"{data}: no data set found there. See what is looked for: equipoise data list --json.")
-    results = {name_of_set: catalog.check(name_of_set, data.expanduser()) for name_of_set in names}
-    for name_of_set, parts in results.items():
-        if only_present and any(part.counts for part in parts):
-            results[name_of_set] = tuple(replace(part, needed=part.present) for part in parts)
+    results = {each: catalog.check(each, data.expanduser()) for each in names}
+    if only_present:  # a set of which nothing is there lacks all of it
+        some_present = {each: parts for each, parts in results.items() if any(part.counts for part in parts)}
+        results |= {n: tuple(replace(part, needed=part.present) for part in parts) for n, parts in some_present.items()}
     if json_:
-        print_json([_record(name_of_set, catalog.SETS[name_of_set], parts) for name_of_set, parts in results.items()])
-    else:
-        for name_of_set, parts in results.items():
-            _show(name_of_set, catalog.SETS[name_of_set], parts, data)
-    if not all(part.good for parts in results.values() for part in parts):
+        print_json([_record(each, catalog.SETS[each], parts) for each, parts in results.items()])
+    for each, parts in () if json_ else results.items():
+        _show(each, catalog.SETS[each], parts, data)
+    if not all(part.good for part in chain(*results.values())):
         raise typer.Exit(1)
 
 

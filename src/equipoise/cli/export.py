@@ -1,7 +1,5 @@
 """The commands for a trained model: ``equipoise export``, ``threshold`` and ``predict``."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The commands ``equipoise methods`` and ``equipoise scenarios``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import fields

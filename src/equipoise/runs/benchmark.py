@@ -1,7 +1,5 @@
 """A suite of scenarios on which methods are tuned and tested alike, cell by cell: a cell is a method on a scenario."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 They are chosen by runs in directories, which have no test data; the choice is on the disk before any run has them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -18,7 +16,7 @@ from functools import cached_property, lru_cache, partial
 from itertools import chain, pairwise, product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, Unpack, cast
+from typing import Any, Final, Self, Unpack, cast
 
 import tomli_w
 
@@ -333,7 +331,7 @@ class Tuning:
         lines = ["  ".join(row) for row in report.aligned([report.COLUMNS, *report.rows(document)])]
         return "\n".join([*map(str.rstrip, lines), *report.sentences(document)])
 
-    def only(self, label: str) -> Tuning:
+    def only(self, label: str) -> Self:
         """The choice for one method.
 
         Raises

@@ -1,13 +1,11 @@
 """The papers' tables and figures as files: which conditions, which methods, which columns, which published numbers."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -95,7 +93,7 @@ class Row(Strict):
         every = product(*self.choose.values()) if self.choose else ()
         return [dict(zip(self.choose, values, strict=True)) for values in every]
 
-    def taking(self, settings: Mapping[str, Any]) -> Row:
+    def taking(self, settings: Mapping[str, Any]) -> Self:
         """The same with these hyper-parameters (``method.name``) and settings of training."""
         kinds: tuple[dict[str, Any], dict[str, Any]] = {}, {}
         for key, value in settings.items():

@@ -1,7 +1,5 @@
 """Plans of runs. A cell is a run with its folder and its last round; an executor trains it, in this process or in others; an outcome is its end."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from equipoise.core.settings import simulated
 from equipoise.engines import distributed
@@ -72,7 +70,7 @@ class Outcome:
     trained: History | None = None
 
     @classmethod
-    def of(cls, cell: Cell, future: Future[Any]) -> Outcome:
+    def of(cls, cell: Cell, future: Future[Any]) -> Self:
         """That of a future; any other error is raised."""
         try:
             return cls(cell, trained=future.result())

@@ -1,7 +1,5 @@
 """An experiment of a paper planned and run, one run after another, each kept where every experiment that needs it finds it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -75,7 +73,7 @@ class ReproductionPlan:
     chosen: Mapping[tuple[str, str], Chosen] = field(default_factory=dict)
     trial: bool = False
     reads: bool = True
-    calibration: ReproductionPlan | None = None
+    calibration: "ReproductionPlan | None" = None
     asked: bool = True
 
     def seeds(self, part: str, rows: Iterable[str]) -> set[int]:

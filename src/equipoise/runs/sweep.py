@@ -1,7 +1,5 @@
 """Several methods with several seeds from Python, on the user's network and data."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re

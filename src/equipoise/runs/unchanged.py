@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -72,9 +72,7 @@ def _of(data: scenarios.Scenario) -> dict[str, str]:
 
 
 def _samples(data: Data) -> Samples:
-    samples = read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype)
-    assert isinstance(samples, Samples)
-    return samples
+    return cast(Samples, read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype))
 
 
 def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:
