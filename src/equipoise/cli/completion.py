@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,19 @@ def _listed(kind: str, incomplete: str) -> Offers:
     return [(name, text) for name, text in catalogue()[kind].items() if name.startswith(incomplete)]
 
 
-scenarios, networks, data_sets = (partial(_listed, kind) for kind in ("scenarios", "networks", "data_sets"))
+def scenarios(incomplete: str) -> Offers:
+    """Names of scenarios."""
+    return _listed("scenarios", incomplete)
+
+
+def networks(incomplete: str) -> Offers:
+    """Names of networks."""
+    return _listed("networks", incomplete)
+
+
+def data_sets(incomplete: str) -> Offers:
+    """Names of the papers' data sets."""
+    return _listed("data_sets", incomplete)
 
 
 def experiments(incomplete: str) -> list[str]:

@@ -247,8 +247,8 @@ def predict(
     first = ("row" if table is not None or model.inputs.names else "sample") if identifier is None else identifier
     if identifier is not None:
         if table is None or identifier not in table.names:
-            columns = "no columns" if table is None else f"the columns {some(table.names)}"
-            raise ValueError(f"--id {identifier}: {data} has {columns}.")
+            present = "no columns" if table is None else f"the columns {some(table.names)}"
+            raise ValueError(f"--id {identifier}: {data} has {present}.")
         names = ["" if name is None else str(name) for name in table.words([identifier])[identifier]]
     column = model.content.groups
     words = None if column is None or table is None else inputs.group_cells(table, column.column, str(data))

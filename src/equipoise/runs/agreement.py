@@ -13,7 +13,7 @@ from equipoise.report import reproduction
 from equipoise.report.notes import alike, faint, measured_alone, mixed_machines, releases
 from equipoise.report.reproduction import AVERAGED, FEW, LEAST, STATISTICS, JudgedClaim, ReproducedValue, Result
 from equipoise.runs.experiment import Claim, ColumnGroup
-from equipoise.runs.reproduce import PlannedRun, ReproductionPlan, histories
+from equipoise.runs.reproduce import PlannedRun, ReproductionPlan as Plan, histories
 from equipoise.scenarios import DATA_SEED
 from equipoise.system.grouping import grouped
 from equipoise.system.text import plural
@@ -42,7 +42,7 @@ def value(history: History, spec: str, last: int = 5) -> float:
     return math.nan if number is None else float(number)
 
 
-def collect(planned: ReproductionPlan, failed: Reasons | None = None, ended: Ended | None = None) -> Result:
+def collect(planned: Plan, failed: Reasons | None = None, ended: Ended | None = None) -> Result:
     """Ours beside the paper's: every cell with its mean, its spread over seeds and the published number.
 
     Parameters
@@ -70,7 +70,7 @@ def collect(planned: ReproductionPlan, failed: Reasons | None = None, ended: End
     )  # fmt: skip
 
 
-def _block(planned: ReproductionPlan, part: ColumnGroup, reasons: Reasons, ended: Ended) -> reproduction.Block:
+def _block(planned: Plan, part: ColumnGroup, reasons: Reasons, ended: Ended) -> reproduction.Block:
     """The cells of a part, and why some are empty."""
     experiment, condition = planned.experiment, part.condition(embedded=planned.embedded)
     ran = {cell.row for cell in planned.runs if cell.part == part.name}
@@ -121,16 +121,14 @@ def _units(pairs: Iterable[tuple[int | None, float]]) -> tuple[list[float], floa
     return [fmean(group) for group in groups.values()], math.sqrt(squares / free) if free else math.nan
 
 
-def _entry(
-    planned: ReproductionPlan, part: str, row: str, column: str, histories: Sequence[History]
-) -> ReproducedValue:
+def _entry(planned: Plan, part: str, row: str, column: str, runs: Sequence[History]) -> ReproducedValue:
     """A cell, of the runs of a row in a part."""
     spec = planned.experiment.columns[column]
-    defined = [(division(h), v) for h in histories if not math.isnan(v := value(h, spec))]
+    defined = [(division(h), v) for h in runs if not math.isnan(v := value(h, spec))]
     units, within = _units(defined)
     over = summary_over_seeds(units) if units else Summary(math.nan, math.nan, math.nan, 0)
     paper = planned.published.get((row, part, planned.experiment.beside.get(column, column)), (None, None))
-    narrow = defined and _correlates(spec) and faint({row: _rewards(histories)})
+    narrow = defined and _correlates(spec) and faint({row: _rewards(runs)})
     return ReproducedValue(
         tuple(v for _, v in defined), over.mean, over.std, over.ci95, paper[0], paper[1],
         within, len({where for where, _ in defined} - {None}), "≈" if narrow else "",
@@ -142,7 +140,7 @@ def _correlates(spec: str) -> bool:
     return spec in STATISTICS and STATISTICS[spec].correlates
 
 
-def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[reproduction.Calibrated]:
+def calibrated(planned: Plan, failed: Reasons) -> Iterator[reproduction.Calibrated]:
     """Of the rows by which an experiment calibrates, how near to the paper's numbers ours are, part by part.
 
     Parameters
@@ -168,9 +166,7 @@ def calibrated(planned: ReproductionPlan, failed: Reasons) -> Iterator[reproduct
         yield reproduction.Calibrated(part, row, by.column, entry, next(iter(reasons), ""))
 
 
-def _judgement(
-    planned: ReproductionPlan, claim: Claim, part: ColumnGroup, reasons: Reasons, ended: Ended
-) -> JudgedClaim:
+def _judgement(planned: Plan, claim: Claim, part: ColumnGroup, reasons: Reasons, ended: Ended) -> JudgedClaim:
     """A claim in a part it is made for, with what the seeds say of it; open unless all its rows have all seeds."""
     experiment, seeds = planned.experiment, planned.seeds(part.name, claim.rows)
     cells = {row: [c for c in planned.runs if c.cell == (part.name, row) and c.seed in seeds] for row in claim.rows}
@@ -210,7 +206,7 @@ def _differences(claim: Claim, column: str, runs: Sequence[Sequence[History]]) -
 
 
 def _open(
-    planned: ReproductionPlan, claim: Claim, part: str, runs: Mapping[str, Sequence[PlannedRun]], ended: Ended
+    planned: Plan, claim: Claim, part: str, runs: Mapping[str, Sequence[PlannedRun]], ended: Ended
 ) -> Iterator[str]:
     """Why a claim cannot be judged by these runs, whatever their numbers are."""
     if planned.trial:
@@ -232,7 +228,7 @@ def _measured(columns: Mapping[str, str]) -> str:
 
 
 def _doubts(
-    planned: ReproductionPlan, part: str, entries: Entries, of_part: Mapping[str, Sequence[History]], ended: Ended
+    planned: Plan, part: str, entries: Entries, of_part: Mapping[str, Sequence[History]], ended: Ended
 ) -> Iterator[str]:
     """What makes the numbers of a part less than they seem."""
     cells = [cell for cell in planned.runs if cell.part == part]
@@ -276,7 +272,7 @@ def _changed(cells: Sequence[PlannedRun], ended: Ended) -> bool:
     return any(len({*map(str, hashes)}) > 1 for hashes in trained.values())
 
 
-def _settings(planned: ReproductionPlan, part: str) -> str:
+def _settings(planned: Plan, part: str) -> str:
     """How the runs of a part were trained, in one line: of the first of its cells."""
     c = next(cell.config for cell in planned.runs if cell.part == part)
     work = f"{c.steps} local steps" if c.steps else plural(c.epochs, "local epoch")

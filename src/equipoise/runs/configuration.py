@@ -124,9 +124,7 @@ def label_of(method: str, layers: Iterable[Layer]) -> str:
     return own_code.short(str(parse(method, overrides)) if overrides else method)
 
 
-def configure(
-    method: str, scenario: str = "digits", *, overrides: Mapping[str, Any] | None = None, **choices: Any
-) -> RunConfig:
+def configure(method: str, scenario: str = "digits", *, overrides: Content | None = None, **choices: Any) -> RunConfig:
     """Complete a configuration with what the scenario recommends; no data are made or read for it.
 
     Parameters

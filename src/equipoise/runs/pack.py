@@ -27,6 +27,7 @@ from equipoise.federation.directory import CHECKPOINT, MANIFEST, METRICS
 from equipoise.federation.history import History
 from equipoise.records.directory import ORDER, manifest, members
 from equipoise.records.identity import Identity
+from equipoise.records.meta import Content
 from equipoise.records.record import lines, parse
 from equipoise.report.html import write as write_report
 from equipoise.runs import choosing, directory as runs, plan, unchanged
@@ -75,7 +76,7 @@ def _add(contents: Contents, name: str, content: bytes | str | Path, sort: str) 
     contents[name] = sort, content
 
 
-def pack(directory: Path, output: Path, *, with_data: bool = False, include: Sequence[Path] = ()) -> dict[str, Any]:
+def pack(directory: Path, output: Path, *, with_data: bool = False, include: Sequence[Path] = ()) -> Content:
     """Write a run, or all runs of a comparison, into one zip file, with the same bytes for the same runs; return what is in it.
 
     Parameters
@@ -90,7 +91,7 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
         raise RunError(f"There is no run in {directory}. Give the directory of a run, or of a comparison.")
     contents, entries, project, top = (
         Contents(),
-        list[dict[str, Any]](),
+        list[Content](),
         Path.cwd(),
         f"runs/{directory.absolute().name}",
     )
@@ -124,7 +125,7 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
     return {**about, "sha256": _sha(packed), "bytes": len(packed)}
 
 
-def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tuple[dict[str, Any], Path]:
+def _add_run(contents: Contents, path: Path, where: str, with_data: bool) -> tuple[Content, Path]:
     """Add a run: what is said of it, and its project."""
     of_python = not (path / "config.toml").exists()
     if not of_python and not runs.finished(path):
@@ -183,7 +184,7 @@ def _code(contents: Contents, config: RunConfig, project: Path) -> dict[str, str
 
 def _data(
     contents: Contents, config: RunConfig, project: Path, names: dict[str, str], with_data: bool
-) -> dict[str, Any] | None:
+) -> Content | None:
     """Add the user's data and other files of the settings, if they are to be in; what is said of the data."""
     options = [config.network_options.get("weights"), config.scenario_options.get("lists")]
     for text in (config.data, *options):
@@ -231,7 +232,7 @@ def _report(contents: Contents, entries: Sequence[Mapping[str, Any]]) -> bytes:
         return write_report(histories, Path(folder) / REPORT).read_bytes()
 
 
-def _state(path: Path) -> dict[str, Any] | None:
+def _state(path: Path) -> Content | None:
     """The hashes of the tensors after the last round."""
     if not checkpoint.exists(path / CHECKPOINT):
         return None
@@ -275,7 +276,7 @@ class Again:
     failed: str = ""
 
 
-def opened(path: Path, folder: Path) -> dict[str, Any]:
+def opened(path: Path, folder: Path) -> Content:
     """Check a pack and write its files into an empty folder; what it says of itself. Nothing of it is run.
 
     Names that lead out of the folder, links, files that are not listed, other sizes and other contents are refused before
@@ -304,7 +305,7 @@ def opened(path: Path, folder: Path) -> dict[str, Any]:
     return about
 
 
-def _unpacked(path: Path, file: zipfile.ZipFile, folder: Path) -> tuple[dict[str, Any], list[str]]:
+def _unpacked(path: Path, file: zipfile.ZipFile, folder: Path) -> tuple[Content, list[str]]:
     """The list of contents, and why files are refused; they are written only if none is."""
     entries = file.infolist()
     names = {entry.filename for entry in entries}
@@ -333,7 +334,7 @@ def _pieces(file: IO[bytes], look: Callable[[bytes], None]) -> Iterator[bytes]:
         yield piece
 
 
-def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
+def _listed(path: Path, file: zipfile.ZipFile) -> Content:
     """The list of contents."""
     if ABOUT not in file.namelist():
         raise RunError(f"{path} has no {ABOUT}, so it was not made by equipoise pack.")
@@ -341,7 +342,7 @@ def _listed(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
         text = packed.read(LARGEST + 1)
     if len(text) > LARGEST:
         raise RunError(f"{path}: {ABOUT} is too large. It was not made by equipoise pack.")
-    about: dict[str, Any] = open_json(text.decode())
+    about: Content = open_json(text.decode())
     try:
         if about["format"] != FORMAT:
             raise RunError(
@@ -373,7 +374,7 @@ def _fault(entry: zipfile.ZipInfo, listed: Mapping[str, Any]) -> str:
     return ""
 
 
-def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
+def _check_runs(path: Path, folder: Path, about: Content) -> None:
     """Require that the records are whole, and that the numbers of a run are those of its records."""
     for run in about["runs"]:
         where = folder / run["path"]
@@ -383,7 +384,7 @@ def _check_runs(path: Path, folder: Path, about: Mapping[str, Any]) -> None:
             _, hashes = parse((where / METRICS).read_text(encoding="utf-8"))
             history = History.from_run(where)
             summary = where / "summary.json"
-            kept = typed(dict[str, Any], open_json(summary.read_text(encoding="utf-8")) if summary.exists() else {})
+            kept = typed(Content, open_json(summary.read_text(encoding="utf-8")) if summary.exists() else {})
         except (ValueError, OSError) as error:
             raise RunError(f"{path}: a run in it is damaged: {str(error).replace(f'{folder}/', '')}") from None
         if not all(hashes) or len(history) != run["rounds"]:
@@ -399,16 +400,14 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def code(about: Mapping[str, Any]) -> dict[str, str]:
+def code(about: Content) -> dict[str, str]:
     """The files of a pack that would be run if its runs are made again, and may be imported, with their SHA-256."""
     ends = (".py", ".pyc", ".pyd", ".so", ".pth")
     files = about["files"].items()
     return {name: file["sha256"] for name, file in files if file["kind"] == "code" or name.endswith(ends)}
 
 
-def rerun(
-    about: Mapping[str, Any], folder: Path, again: Path, *, data: str | None = None, jobs: int = 1
-) -> list[Again]:
+def rerun(about: Content, folder: Path, again: Path, *, data: str | None = None, jobs: int = 1) -> list[Again]:
     """Make the runs of a pack again, in processes of their own, and compare. **This runs the code in it.**
 
     Parameters
@@ -472,14 +471,14 @@ def _compared(run: Mapping[str, Any], folder: Path, again: Path) -> Again:
     return Again(run["path"], False, Difference(sizes.get(where, 0.0), where, "".join(others[:1])))
 
 
-def _numbers(path: Path) -> dict[str, Any]:
+def _numbers(path: Path) -> Content:
     """Everything in the records of a run but times, by where it is."""
     rounds = {f"round {record['round']}:": record for record in History.from_run(path).records}
     counted = {t: {name: value for name, value in record.items() if name not in TIMES} for t, record in rounds.items()}
     return {where: x for t, record in counted.items() for where, x in tree.flatten(record, t, " ").items()}
 
 
-def unlike(about: Mapping[str, Any]) -> Iterator[str]:
+def unlike(about: Content) -> Iterator[str]:
     """In words, in what this machine is not the one that made the runs: versions and processor."""
     here = Identity(machine={**versions(), "the processor": kind(machine())})
     machines = [{"the processor": text} for run in about["runs"] for text in run["machines"] if text]

@@ -23,9 +23,10 @@ from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings
 from equipoise.core.solver import Solver, checked
 from equipoise.core.task import task_of
-from equipoise.federation import checkpoint, fingerprint, guard, history, preparation, stopping
+from equipoise.federation import checkpoint, fingerprint, guard, preparation, stopping
 from equipoise.federation.directory import CHECKPOINT, MANIFEST, require_none, write_manifest
 from equipoise.federation.federation import Federation
+from equipoise.federation.history import History
 from equipoise.federation.method import Method
 from equipoise.federation.standing import ProgressLog, accuracies, progress_bar, shown_rate
 from equipoise.metrics import collaborative
@@ -193,9 +194,7 @@ class Kept:
             files.write_atomically(path / MANIFEST, seals.sealed_json({**noted, "tuned": self.tuned}))
         return left
 
-    def completed(
-        self, fed: Federation, left: int, on_round: Callable[[Record], object] | None = None
-    ) -> history.History:
+    def completed(self, fed: Federation, left: int, on_round: Callable[[Record], object] | None = None) -> History:
         """The history after the rounds that are ``left``."""
         if left:
             try:
@@ -323,15 +322,13 @@ def _chosen(
     return {label: {**tuning.choices[label].settings} for label in labelled}, chosen
 
 
-def _trained(
-    cells: Iterable[Cell], planned: int, rounds: int, on: Any, progress: bool
-) -> dict[tuple[str, int], history.History]:
-    """The histories of all runs, by label and seed."""
-    trained, lines = dict[tuple[str, int], history.History](), ProgressLog(progress)
+def _trained(cells: Iterable[Cell], n: int, rounds: int, on: Any, progress: bool) -> dict[tuple[str, int], History]:
+    """The histories of ``n`` runs, by label and seed."""
+    trained, lines = dict[tuple[str, int], History](), ProgressLog(progress)
     with progress_bar(progress) as bar:
-        task = bar.add_task("", total=rounds * planned, accuracy="")
+        task = bar.add_task("", total=rounds * n, accuracy="")
 
-        def train(cell: Cell) -> history.History:
+        def train(cell: Cell) -> History:
             kept: Kept = cell.config
             name = f"{kept.label}, seed {kept.seed}"
             bar.update(task, description=name)
@@ -339,8 +336,8 @@ def _trained(
             if not trained and not fed.tests.sets:
                 log.warning(UNTESTED)
             left = kept.resumed(fed)
-            later = planned - len(trained) - 1
-            named = f"run {planned - later} of {planned}, " * (planned > 1) + name
+            later = n - len(trained) - 1
+            named = f"run {n - later} of {n}, " * (n > 1) + name
             bar.update(task, advance=rounds - left)
 
             def shown(record: Record) -> None:
@@ -366,11 +363,11 @@ def _trained(
 
         for outcome in run(cells, submit):
             outcome.require()
-            trained[outcome.cell.key] = cast(history.History, outcome.history)
+            trained[outcome.cell.key] = cast(History, outcome.history)
     return trained
 
 
-def elsewhere(kept: Kept, threads: int, _: str) -> history.History:
+def elsewhere(kept: Kept, threads: int, _: str) -> History:
     """Train a run of :func:`compare` in a process of an executor, with as many ``threads`` inside operations as its caller has.
 
     The last argument differs in every call: some executors do not call a function again with the same arguments.
@@ -442,9 +439,7 @@ def tune(
     return _tune(common, budget, None if directory is None else Path(directory), progress)
 
 
-def _common(
-    net: Network, clients: Iterable[Any], methods: Mapping[str, Method], rounds: int, given: Mapping[str, Any]
-) -> Common:
+def _common(net: Network, clients: Iterable[Any], methods: Mapping[str, Method], rounds: int, given: Content) -> Common:
     """What all runs share; of iterators, which can be gone through once, what they give."""
     again = {
         k: [*value] if isinstance(value, Iterator) else value for k, value in {**given, "clients": clients}.items()
@@ -470,7 +465,7 @@ def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool
         bar = stack.enter_context(progress_bar(progress))
         task = bar.add_task("choosing", total=total, accuracy="")
 
-        def train(cell: Cell) -> history.History:
+        def train(cell: Cell) -> History:
             trial: Trial = cell.key
             fed: Federation = cell.config()
             if fed.collaborative and not checkpoint.exists(cell.folder / CHECKPOINT):  # the same for all methods
