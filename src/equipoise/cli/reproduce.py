@@ -175,9 +175,8 @@ def _write(plan: ReproductionPlan, result: reproduction.Result, histories: Ended
         html.write(of_part, folder / reports[part])
     figures: dict[str, Figure] = {}
     if plan.experiment.kind == "figure":
-        figures = reproduced_figures.draw(plan.experiment, result, histories) | reproduced.drawn(
-            plan.experiment.figure, reproductions.directories(plan)
-        )
+        figures = reproduced_figures.draw(plan.experiment, result, histories)
+        figures |= reproduced.drawn(plan.experiment.figure, reproductions.directories(plan))
     table = reproduction.page(result)
     written = [table.save(folder / f"table.{form}") for form in ("md", "tex", "csv")]
     if result.claims:

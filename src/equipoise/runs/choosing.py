@@ -780,10 +780,9 @@ def choose_in_processes(
             f"--engine {engine}: settings are chosen in simulations, each in a process. Choose another engine, or leave it out."
         )
     plain, rounds, done = candidates.plain, candidates.first.rounds, 0
+    rates = {label: config.lr for label, config in plain.items()}
     of_data = candidates.sealed, candidates.without, candidates.conditions
-    subject = Subject(
-        methods, spaces, {x: config.lr for x, config in plain.items()}, rounds, *of_data, candidates.file()
-    )
+    subject = Subject(methods, spaces, rates, rounds, *of_data, candidates.file())
     total, workers, on_progress = budget.planned(rounds) * len(plain), how.get("workers"), how.get("on_progress")
 
     def train(cells: Sequence[Cell]) -> list[Outcome]:

@@ -441,9 +441,8 @@ def tune(
 
 def _common(net: Network, clients: Iterable[Any], methods: Mapping[str, Method], rounds: int, given: Content) -> Common:
     """What all runs share; of iterators, which can be gone through once, what they give."""
-    again = {
-        k: [*value] if isinstance(value, Iterator) else value for k, value in {**given, "clients": clients}.items()
-    }
+    every = {**given, "clients": clients}
+    again = {name: [*value] if isinstance(value, Iterator) else value for name, value in every.items()}
     each, solver = again.pop("clients"), checked(again.pop("solver", None))
     return Common(net, each, methods, solver, rounds, again)
 
