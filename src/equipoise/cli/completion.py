@@ -1,7 +1,6 @@
 """The catalogue that ships with the package, and what a shell offers from it for a value that the user has begun to type."""
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,15 +54,13 @@ def experiments(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def runs(incomplete: str) -> Iterator[str]:
+def runs(incomplete: str) -> list[str]:
     """Directories of runs and of comparisons, at first those in ``runs``; others end in a slash, to complete further."""
     folder, slash, begun = (incomplete or "runs/").rpartition("/")
     try:
         inside = sorted(path.name for path in Path(folder + slash).iterdir() if path.is_dir())
     except OSError:
-        return
-    for name in inside:
-        if name.startswith(begun) and (begun.startswith(".") or not name.startswith(".")):
-            path = Path(folder + slash + name)
-            kept = any((path / file).exists() for file in ("config.toml", "manifest.json", "comparison.json"))
-            yield f"{folder}{slash}{name}" + ("" if kept else "/")
+        return []
+    names = [n for n in inside if n.startswith(begun) and (begun.startswith(".") or not n.startswith("."))]
+    paths, kept = [folder + slash + name for name in names], ("config.toml", "manifest.json", "comparison.json")
+    return [path if any(Path(path, file).exists() for file in kept) else f"{path}/" for path in paths]
