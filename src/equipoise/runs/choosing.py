@@ -540,8 +540,8 @@ def claim(directory: Path, budget: Budget, rounds: int, methods: Collection[str]
         if used or not serves:
             reuse = f"its runs cannot serve one with {name}={value}"
             why = f"runs beside it have its settings, and {name}={value} was given" if used else reuse
-            its = f"{directory} holds a choice with {name}={earlier}"
-            raise RunError(f"{its}: {why}. Choose another name or directory.")
+            advice = "Choose another name or directory."
+            raise RunError(f"{directory} holds a choice with {name}={earlier}: {why}. {advice}")
     for _, name, earlier, value in changes:
         log.warning("%s holds a choice with %s=%s; one with %s replaces it.", directory, name, earlier, value)
     if dropped := [label for label in before.get("methods", {}) if methods is not None and label not in methods]:
@@ -794,13 +794,18 @@ def choose_in_processes(
             if on_progress is not None:
                 on_progress(min(done, total), total)
 
-        for cell in cells:
-            runs.start(cell.config, cell.folder)
-        return finish(cells, **(how | {"on_progress": add_progress}))
+        return _trained(cells, how | {"on_progress": add_progress})
 
     with nullcontext(workers) if workers else Workers() as kept:
         how |= {"jobs": at_once(how.get("jobs"), [*plain.values()]), "workers": kept}
         return choose(subject, budget, base, train, folder)
+
+
+def _trained(cells: Sequence[Cell], how: How) -> list[Outcome]:
+    """The outcomes of runs, which are begun where they are not."""
+    for cell in cells:
+        runs.start(cell.config, cell.folder)
+    return finish(cells, **how)
 
 
 def _seals(by: str, validation: float) -> dict[str, Any]:

@@ -194,8 +194,8 @@ class Tracking:
                 follower.close()
         except Exception as error:
             later = shlex.join(["equipoise", "track", str(follower.path), "--to", follower.to])
-            refused = "%s does not take the records: %s Training continues. Send them later: %s"
-            log.warning(refused, follower.to, _short(error), later)
+            message = "%s does not take the records: %s Training continues. Send them later: %s"
+            log.warning(message, follower.to, _short(error), later)
 
 
 @contextmanager
