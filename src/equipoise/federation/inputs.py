@@ -38,6 +38,7 @@ from equipoise.system.tree import tree_map
 
 FEW = 20  # clients with tests of their own that are groups; more are tested together
 ALL = "all"  # what these are called
+Named = Mapping[str, object]  # test sets as the user has them
 Reading = Callable[..., Samples | Absent]  # data as the user has them, and a name for errors
 Groups = Mapping[str, tuple[Sequence[str], Sequence[str]]]  # hidden units: what makes them, what reads them
 
@@ -264,7 +265,7 @@ def frame(
     data = _client_samples(reading, clients, called, settings, memory)
     first = loaded(data[0])
     sets = _test_sets(reading, tests)
-    own = None if client_tests is None else _own_test_sets(reading, client_tests, called)
+    own = _own_test_sets(reading, client_tests or (), called)
     model = _rated(_observed(net, head, called[0], first, task.fitted(_targets(data, called, settings))), lr)
     model.bf16 = settings.precision == "bf16"
     held_out = None if server_validation is None else _server_samples(reading, server_validation)
@@ -273,8 +274,7 @@ def frame(
     like = None if first.shape_and_labels is None else (called[0], first.shape_and_labels[0])
     A = first.attributes
     every: list[tuple[str, Samples | Absent | None]] = [*zip(called, data, strict=True)]
-    every += [(f"test set {n!r}", d) for n, d in sets.items()]
-    every += [*((f"test set of {name}", d) for name, d in (own or {}).items()), ("server_validation", held_out)]
+    every += [*((f"test set {n!r}", d) for n, d in sets.items()), *own.items(), ("server_validation", held_out)]
     here = [(name, d) for name, d in every if isinstance(d, Samples)]  # others are checked when they are loaded
     for name, d in here:
         samples.check(d, name, like, n_classes)
@@ -282,7 +282,7 @@ def frame(
     samples.check_attributes({called[0]: A} | {name: n for name, n in present.items() if name in called})
     samples.check_attributes({name: n for name, n in present.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
-    mine = None if own is None else tuple(own.values())
+    mine = None if client_tests is None else tuple(own.values())
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
 
 
@@ -350,12 +350,10 @@ def _test_sets(reading: Reading, tests: Mapping[str, object]) -> dict[str, Sampl
 
 
 def _own_test_sets(reading: Reading, client_tests: Iterable[object], names: Sequence[str]) -> dict[str, Samples | None]:
-    """The test sets that are one client's each, by its name; None where it has none."""
-    called = chain(names, (f"client-{m}" for m in count(len(names))))
-    return {
-        name: None if given is None else loaded(reading(given, f"test set of {name}"))
-        for name, given in zip(called, client_tests, strict=False)
-    }
+    """The test sets that are one client's each, by what errors call it; None where it has none."""
+    called = (f"test set of {name}" for name in chain(names, (f"client-{m}" for m in count(len(names)))))
+    pairs = zip(called, client_tests, strict=False)
+    return {whose: None if given is None else loaded(reading(given, whose)) for whose, given in pairs}
 
 
 def _server_samples(reading: Reading, given: object) -> Samples:
@@ -381,26 +379,32 @@ def _rated(model: Model, lr: RateLike) -> Model:
     return Model(net, model.head_name, model.random, model.observed, model.task)
 
 
-def own_tests(client_tests: Sequence[object] | None) -> list[object] | None:
-    """The test sets that are one client's each, as the user gave them."""
+def own_tests(
+    client_tests: Sequence[object] | None,
+    tests: Named | None,
+    groups: Sequence[str] | None,
+    names: Sequence[str] | None,
+) -> tuple[list[object] | None, Named | None, Sequence[str] | None]:
+    """The test sets that are one client's each, the named ones, and the one of each client.
+
+    Where clients have their own and there are no others, these are theirs, or of many all together.
+    """
     if client_tests is None:
-        return None
+        return None, tests, groups
     if isinstance(client_tests, (str, Mapping)) or not isinstance(client_tests, Iterable):
         raise TypeError(
             f"client_tests must be a list with (x, y) or None for each client; found {type(client_tests).__name__}."
         )
-    return list(client_tests)
-
-
-def client_sets(sets: Sequence[object], names: Sequence[str] | None) -> tuple[dict[str, object], list[str] | None]:
-    """Test sets, and the one of each client, where clients have their own and there are no others: theirs, or of many all together."""
+    sets = list(client_tests)
+    if tests or groups is not None:
+        return sets, tests, groups
     called = [f"client-{k}" for k in range(len(sets))] if names is None else list(names)
     given = {name: data for name, data in zip(called, sets, strict=False) if data is not None}
     if len(given) <= FEW:
-        return given, called if len(given) == len(called) == len(sets) else None
+        return sets, given, called if len(given) == len(called) == len(sets) else None
     pairs = {name: d.tensors if isinstance(d, TensorDataset) else d for name, d in given.items()}
     each = [d if isinstance(d, Dataset) else samples.as_batch(d, name) for name, d in pairs.items()]
-    return {ALL: _joined(each)}, None
+    return sets, {ALL: _joined(each)}, None
 
 
 def _joined(sets: Sequence[Any]) -> Batch | Dataset[Any]:

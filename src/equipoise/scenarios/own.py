@@ -140,10 +140,9 @@ def _read(source: str, columns: Columns, download: bool, between: Range | None, 
     if Path(source).is_file():
         about = Path(source).stat()
         own = _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
-        stale = (
-            isinstance(own.inputs, Pictures) and not own.inputs.current
-        )  # the table is the same, and an image is not
-        if not stale:
+        if (
+            not isinstance(own.inputs, Pictures) or own.inputs.current
+        ):  # else the table is the same, and an image is not
             return own
     return read_user_data(source, columns, download=download, between=between)
 
@@ -267,10 +266,8 @@ def divided(
         if server_validation:
             more, mine = _drawn_people(people, mine, drawn_for_server, partial(draw, share=server_validation))
             held += more.tolist()
-        if len(mine):
-            train[name] = mine.tolist()
-        if len(tests):
-            tested[name] = tests.tolist()
+        train |= {name: mine.tolist()} if len(mine) else {}
+        tested |= {name: tests.tolist()} if len(tests) else {}
     _give_back(y, whose, people, train, tested if draws else {}, held)
     parts = Parts(train, tested, rows_of.get(("", "test"), []), sorted(held))
     return replace(parts, notes=tuple(_remarks(own, parts, test if draws else 0)))
@@ -391,21 +388,18 @@ def _give_back(
 ) -> None:
     """Return a drawn sample of each class that nobody would train on otherwise: of a class with one sample, say."""
     for k in set(y.tolist()) - {int(y[row]) for rows in train.values() for row in rows}:
-        for rows in (*drawn.values(), held):
-            if rows_of_class := [row for row in rows if y[row] == k]:
-                person = people[rows_of_class[0]]
-                for others in (*drawn.values(), held):
-                    for row in [row for row in others if people[row] == person]:
-                        others.remove(row)
-                        train.setdefault(whose[row], []).append(row)
-                break
+        first = next((row for rows in (*drawn.values(), held) for row in rows if y[row] == k), None)
+        for rows in (*drawn.values(), held) if first is not None else ():
+            for row in [row for row in rows if people[row] == people[first]]:
+                rows.remove(row)
+                train.setdefault(whose[row], []).append(row)
     for name in [name for name, rows in drawn.items() if not rows]:
         del drawn[name]
 
 
 def test_sets(own: UserData, parts: Parts, tests: str | None) -> TestSets:
     """The named test sets, and for each client the one it belongs to, where each has one."""
-    every = sorted([row for rows in parts.test.values() for row in rows] + parts.common)
+    every = sorted([*chain.from_iterable(parts.test.values()), *parts.common])
     if not every:
         raise DataError(
             f"{own.source}: no client has a sample to spare for testing. Every client needs two samples or more."
@@ -413,20 +407,22 @@ def test_sets(own: UserData, parts: Parts, tests: str | None) -> TestSets:
     few = bool(parts.test) and len(parts.test) <= MANY
     kind = tests or ("groups" if own.group is not None else "clients" if few else "all")
     if kind == "groups":
-        if own.group is None:
-            raise DataError(
-                f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN."
-            )
-        by_group = grouped((own.group[row], row) for row in every)
-        mine = [{own.group[row] for row in rows} for rows in parts.train.values()]
-        alone = all(len(groups) == 1 and groups <= by_group.keys() for groups in mine)
-        sets = {name: by_group[name] for name in ordered(by_group)}
-        return sets, tuple(groups.pop() for groups in mine) if alone else None
+        return _sets_of_groups(own, parts, every)
     if kind == "clients" and parts.test:
         common = COMMON if COMMON not in parts.test else f"{COMMON} test"
         sets = parts.test | ({common: parts.common} if parts.common else {})
         return sets, tuple(parts.train) if parts.train.keys() <= parts.test.keys() else None
     return {ALL: every}, None
+
+
+def _sets_of_groups(own: UserData, parts: Parts, every: list[int]) -> TestSets:
+    """The test rows of each group, and the group of each client, where each has one."""
+    if own.group is None:
+        raise DataError(f"{own.source} has no column group, which tests=groups asks for. Name it: --set group=COLUMN.")
+    by_group = grouped((own.group[row], row) for row in every)
+    mine = [{own.group[row] for row in rows} for rows in parts.train.values()]
+    alone = all(len(groups) == 1 and groups <= by_group.keys() for groups in mine)
+    return {name: by_group[name] for name in ordered(by_group)}, tuple(map(set.pop, mine)) if alone else None
 
 
 def federate(

@@ -241,14 +241,7 @@ def retina(
 
 
 def quality(
-    labels: ArrayLike,
-    clients: int,
-    corrupted: int,
-    alpha: float,
-    seed: int,
-    *,
-    min_size: int = 1,
-    redraws: int = 1000,
+    labels: ArrayLike, clients: int, corrupted: int, alpha: float, seed: int, *, min_size: int = 1, redraws: int = 1000
 ) -> list[list[int]]:
     """Divide each class between clean and corrupted clients in proportion to their numbers, then unevenly among each.
 

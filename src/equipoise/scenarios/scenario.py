@@ -171,10 +171,9 @@ class Scenario(Description):
             raise ValueError(
                 f"Scenario {self.name}: client groups must be test groups ({', '.join(self.tests)}); found {strangers}."
             )
-        named = [*zip(self.client_names, self.clients, strict=True), *self.tests.items()]
-        if self.server_validation is not None:
-            named.append(("server_validation", self.server_validation))
-        for holder, data in named:
+        held = {} if self.server_validation is None else {"server_validation": self.server_validation}
+        named = zip(self.client_names, self.clients, strict=True)
+        for holder, data in (*named, *self.tests.items(), *held.items()):
             self._check_samples(holder, data)
         object.__setattr__(self, "sample", shape(self.clients[0]))
         object.__setattr__(self, "has_server_validation", self.server_validation is not None)
