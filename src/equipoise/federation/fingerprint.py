@@ -150,23 +150,15 @@ def _content(data: Data) -> str:
 
 def fingerprint(trial: Trial, data: Mapping[str, str]) -> Content:
     """What must agree for a checkpoint to be continued; ``data`` are the :func:`contents`."""
-    method = str(trial.method)
-    return {
-        "method": own_code.by_content(method, own_code.hashes(method)),
-        "seed": trial.settings.seed,
-        "validation": trial.settings.validation,
-        "clients": len(trial.data),
-        "sizes": [d.size for d in trial.data],
-        "labels": trial.labels,
-        **structure(trial.model, trial.neurons),
-        "server_validation": None
-        if trial.oracle is None or not trial.method.needs_of_server
-        else _validation(trial.oracle),
-        "solver": repr(trial.solver),
-        **({} if trial.model.task == CLASSIFICATION else {"task": str(trial.model.task)}),
-        **trial.settings.decisive,
-        "data": dict(data),
-    }
+    method, settings, oracle = str(trial.method), trial.settings, trial.oracle
+    method = own_code.by_content(method, own_code.hashes(method))
+    drawn = {"method": method, "seed": settings.seed, "validation": settings.validation}
+    clients = {"clients": len(trial.data), "sizes": [d.size for d in trial.data], "labels": trial.labels}
+    of_server = None if oracle is None or not trial.method.needs_of_server else _validation(oracle)
+    training = {"server_validation": of_server, "solver": repr(trial.solver)}
+    training |= {} if trial.model.task == CLASSIFICATION else {"task": str(trial.model.task)}
+    training |= {**settings.decisive, "data": dict(data)}
+    return {**drawn, **clients, **structure(trial.model, trial.neurons), **training}
 
 
 def identity(fingerprint: Content) -> Identity:

@@ -246,23 +246,12 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     if directory is not None:
         disk += (1 + keep) * (state + absent) + rounds * len(line(record, "").encode())  # checkpoints, records
         needed = max(needed, int(memory.taken(device)) + 2 * state)  # a checkpoint is made in memory, then written
-    return Forecast(
-        rounds=rounds,
-        clients=N,
-        cohort=M,
-        steps=statistics.mean(trial.settings.steps_of(d.size) for d in trial.data),
-        engine=fed.engine_choice.engine,
-        why=fed.engine_choice.why,
-        workers=1 if fed.engine_choice.engine == "sequential" else min(M, fed.workers),
-        needed=needed,
-        held=held,
-        free=free,
-        disk=disk,
-        disk_free=shutil.disk_usage(_there(directory or Path(tempfile.gettempdir()))).free,
-        training=training,
-        evaluation=tested,
-        alone=rounds * alone,
-    )
+    steps = statistics.mean(trial.settings.steps_of(d.size) for d in trial.data)
+    disk_free = shutil.disk_usage(_there(directory or Path(tempfile.gettempdir()))).free
+    engine, why = fed.engine_choice.engine, fed.engine_choice.why
+    workers = 1 if engine == "sequential" else min(M, fed.workers)
+    room, seconds = (needed, held, free, disk, disk_free), (training, tested, rounds * alone)
+    return Forecast(rounds, N, M, steps, engine, why, workers, *room, *seconds)
 
 
 def _timed(step: Callable[[T], T], last: T, device: torch.device) -> tuple[float, T]:

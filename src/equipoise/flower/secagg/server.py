@@ -213,10 +213,8 @@ class MaskedRound:
 
         while True:
             for m, got in [*sites.ask("query.unmask", self.job.t, missing, make)]:
-                sent = None if isinstance(got, str) else got.fields.get("shares")
-                for name, share in sent.items() if isinstance(sent, dict) else ():
-                    if name in shares and sha256(content := _bytes(share)) == self.hashes[name][names[m]]:
-                        shares[name][m] = content
+                for name, share in self._shares(got, names[m], request.sites):
+                    shares[name][m] = share
                 missing[m] = got if isinstance(got, str) else "sent shares that it did not receive"
                 if m in shares[names[m]]:  # its own, which nobody else made
                     del missing[m]
@@ -232,6 +230,13 @@ class MaskedRound:
                     "they are back; the round is repeated with the same sites"
                 )
             time.sleep(sites.exchange.poll)
+
+    def _shares(self, got: Parcel | str, reader: str, sites: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The shares in an answer that are those of these sites for ``reader``, by site."""
+        sent = None if isinstance(got, str) else got.fields.get("shares")
+        for name, share in sent.items() if isinstance(sent, dict) else ():
+            if name in sites and sha256(content := _bytes(share)) == self.hashes[name][reader]:
+                yield name, content
 
     def answers(self) -> Iterator[Answer]:
         """Let the sites of the job train; the answer of every client is the weighted mean of all."""

@@ -1,10 +1,10 @@
 """A federation whose clients are sites: how the server trains them, measures their models, and lets them keep those."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -30,6 +30,9 @@ from equipoise.records.record import Clients, Record, Validation
 from equipoise.system.errors import RunError
 
 log = logging.getLogger(__name__)
+Value = TypeVar("Value")
+Fields = Mapping[str, Any]  # of an answer
+Make = Callable[[int], Parcel]  # the message to a client
 
 
 def description(
@@ -86,23 +89,16 @@ def federation(
     groups = [next(iter(names)) for names in tested] if own and one_each else None
     complete = bool(own) and (groups is not None or all(names == set(own) for names in tested))
     consortium = Consortium(sites, complete, MaskedSites(sites, masks) if secure else None)
-    fed = Federation(
-        task.net,
-        [Blank(site.size, site.kind) for site in sites.members],
-        method,
-        solver,
-        tests=own,
-        server_validation=task.server_validation,
-        neurons=task.neurons,
-        measures=task.measures,
-        names=[site.name for site in sites.members],
-        groups=groups,
-        settings=replace(settings, engine=sites),
-        memory=0,  # these samples are never read
-        population=consortium,
-        **task.common,
-        **more,
-    )
+    blank = [Blank(site.size, site.kind) for site in sites.members]
+    more |= {
+        "tests": own,
+        "groups": groups,
+        "names": [site.name for site in sites.members],
+        "memory": 0,
+    }  # none is read
+    more |= {"server_validation": task.server_validation, "neurons": task.neurons, "measures": task.measures}
+    more |= {"settings": replace(settings, engine=sites), "population": consortium}
+    fed = Federation(task.net, blank, method, solver, **task.common, **more)
     if fed.tests.own and (fed.personal or not complete):
         raise ValueError(
             f"{fed.tests.own[0].name} cannot be measured here: sites keep their test sets, and the models that they predict with. Leave it "
@@ -173,51 +169,48 @@ class Consortium:
         there is no global model to test, and the sites' own models are tested in its place. Test sets of one name are
         averaged over the sites by samples.
         """
-        sites, counts, hides, own_models = self.sites, costly(now.t, rounds), _hides(trial), personal(trial, now)
-        measures = list(tests.measures) if counts else []
+        counts, hides, own_models = costly(now.t, rounds), _hides(trial), personal(trial, now)
         if self.complete and not own_models:
-            return {**tests.record(trial, now, rounds), **_sent(sites)}
-        testing, C = [m for m, site in enumerate(sites.members) if site.tests], trial.setup.n_classes
-        task, values = trial.model.task, [*trial.setup.attributes.values()]
+            return {**tests.record(trial, now, rounds), **_sent(self.sites)}
+        testing = any(site.tests for site in self.sites.members)
         here = bool(tests.sets) and not (hides and testing) and trial.method.sharing.global_model
         vector = now.vector if self.masked else published(trial, now)  # a guarded site measures what it trains from
-        record = Record()
+        record, own = Record(), own_models and (counts or hides)
         if here:
             record = tests.record_global(trial, tests.answered(trial, vector, now.server), now.t, rounds)
-        own = own_models and (counts or hides)
-        if not testing or (here and not own):
-            return {**record, **_sent(sites)}
-        both = own and not here and not hides
+        if testing and (own or not here):
+            record |= self._measured(trial, now, vector, [*tests.measures] if counts else None, own=own, here=here)
+        return {**record, **_sent(self.sites)}
+
+    def _measured(
+        self, trial: Trial, now: Progression, vector: Tensor, measures: list[str] | None, *, own: bool, here: bool
+    ) -> Record:
+        """The scores that the sites measure: of the global ``vector`` [G] unless it is tested ``here``, and of their ``own`` models.
+
+        ``measures`` are None in a round without costly evaluations.
+        """
+        sites, task, C = self.sites, trial.model.task, trial.setup.n_classes
+        wanted, values = measures or [], [*trial.setup.attributes.values()]
+        both = own and not here and not _hides(trial)
 
         def make(m: int) -> Parcel:
             used, t, rounds = None if own else vector, now.t, trial.rounds
-            fields, tensors = _model(sites, trial, now, m, used, measures=measures, own=own, t=t, rounds=rounds)
-            return Parcel(fields, tensors | ({"global": vector} if both else {}))
+            parcel = _model(sites, trial, now, m, used, measures=wanted, own=own, t=t, rounds=rounds)
+            return replace(parcel, tensors=parcel.tensors | ({"global": vector} if both else {}))
 
-        results, away, lost = dict[int, Tested](), dict[int, str](), dict[int, str]()
-        for m, answer in sites.ask("evaluate", now.t, testing, make):
-            if isinstance(answer, str):
-                away[m] = answer
-                continue
-            tested = Tested.of(answer.fields, sites.members[m].test_sizes, measures, C, task, both, values)
-            if isinstance(tested, str):
-                lost[m] = tested
-            elif tested.classes and tested.classes != sites.classes.setdefault(m, tested.classes):
-                lost[m] = "sent other samples of the classes than before"
-            else:
-                results[m] = tested
+        def read(m: int, fields: Fields) -> Tested | str:
+            tested = Tested.of(fields, sites.members[m].test_sizes, wanted, C, task, both, values)
+            if isinstance(tested, str) or not tested.classes:
+                return tested
+            same = tested.classes == sites.classes.setdefault(m, tested.classes)
+            return tested if same else "sent other samples of the classes than before"
+
+        testing = [m for m, site in enumerate(sites.members) if site.tests]
+        results, away, lost = self._heard("evaluate", now.t, testing, make, read)
         broken = judged({m: tested.tallies.values() for m, tested in results.items()})
         results = {m: results[m] for m in sorted(results) if broken.get(m) != UNUSABLE}
-        if not here:
-            sound = [tested for m, tested in results.items() if m not in broken]
-            record["groups"] = heard(pooled([*results.values()], measures), pooled(sound, measures))
-        if not here and (by := people_together([*results.values()], values, C)):
-            record["by"] = {"groups": by} if both or not own else {}
-            if not both:
-                people = {m: [*people_together([tested], values, C).values()] for m, tested in results.items()}
-                by_site = [people.get(m, []) for m in range(len(sites.members))]
-                record["by"]["clients"] = [sums[0] if len(sums) == 1 else None for sums in by_site]
-        if counts or not own_models:
+        record = Record() if here else self._of_sets(trial, results, broken, wanted, both=both, own=own)
+        if measures is not None or not own:
             own_scores = [results[m].own if m in results else None for m in range(len(sites.members))]
             main = [None if tally is None else tally.main for tally in own_scores]
             sizes = [0 if tally is None else int(tally.n) for tally in own_scores]
@@ -225,7 +218,44 @@ class Consortium:
         if lost := lost | broken:
             record["unmeasured"] = {sites.members[m].name: lost[m] for m in sorted(lost)}
         self._tell("evaluated", now.t, away | lost)
-        return {**record, **_sent(sites)}
+        return record
+
+    def _of_sets(
+        self,
+        trial: Trial,
+        results: dict[int, Tested],
+        broken: Collection[int],
+        wanted: list[str],
+        *,
+        both: bool,
+        own: bool,
+    ) -> Record:
+        """Scores by test set, and sums by sensitive attribute, by test set if all sites have the same model, and of that of each site."""
+        values, C = [*trial.setup.attributes.values()], trial.setup.n_classes
+        every, sound = [*results.values()], [tested for m, tested in results.items() if m not in broken]
+        record: Record = {"groups": heard(pooled(every, wanted), pooled(sound, wanted))}
+        if not (by := people_together(every, values, C)):
+            return record
+        record["by"] = {"groups": by} if both or not own else {}
+        if not both:
+            people = {m: [*people_together([tested], values, C).values()] for m, tested in results.items()}
+            by_site = [people.get(m, []) for m in range(len(self.sites.members))]
+            record["by"]["clients"] = [sums[0] if len(sums) == 1 else None for sums in by_site]
+        return record
+
+    def _heard(
+        self, kind: str, t: int, clients: Iterable[int], make: Make, read: Callable[[int, Fields], Value | str]
+    ) -> tuple[dict[int, Value], dict[int, str], dict[int, str]]:
+        """What is read of the answers of sites, why some gave none, and why the answers of others cannot be used, by client."""
+        results, away, lost = dict[int, Value](), dict[int, str](), dict[int, str]()
+        for m, answer in self.sites.ask(kind, t, clients, make):
+            if isinstance(answer, str):
+                away[m] = answer
+            elif isinstance(value := read(m, answer.fields), str):
+                lost[m] = value
+            else:
+                results[m] = value
+        return results, away, lost
 
     def _tell(self, verb: str, t: int, lost: Mapping[int, str]) -> None:
         """Write into the log whose scores do not count, or not all, and why."""
@@ -240,17 +270,14 @@ class Consortium:
         vector = published(trial, now)
 
         def make(m: int) -> Parcel:
-            return Parcel(*_model(sites, trial, now, m, None if own else vector, own=own))
+            return _model(sites, trial, now, m, None if own else vector, own=own)
 
-        task, share = trial.model.task, trial.settings.validation
-        tallies, lost = dict[int, Tallied](), dict[int, str]()
-        for m, answer in sites.ask("evaluate.validation", now.t, range(len(sites.members)), make):
-            size, people = sites.members[m].size, sites.members[m].people
-            tally = answer if isinstance(answer, str) else held_out(answer.fields, size, share, task, people=people)
-            if isinstance(tally, str):
-                lost[m] = tally
-            else:
-                tallies[m] = tally
+        def read(m: int, fields: Fields) -> Tallied | str:
+            return held_out(fields, sites.members[m].size, share, task, people=sites.members[m].people)
+
+        task, share, every_site = trial.model.task, trial.settings.validation, range(len(sites.members))
+        tallies, away, unusable = self._heard("evaluate.validation", now.t, every_site, make, read)
+        lost = away | unusable
         if not any(tallies.values()) and not lost:
             raise RunError(
                 f"validation={share:g}: no site holds any out, or not the least-group samples (in its node-config) of which it tells scores. "
@@ -258,7 +285,7 @@ class Consortium:
             )
         broken = judged({m: [tally] for m, tally in tallies.items() if tally})
         self._tell("validated", now.t, lost | broken)
-        every = [None if broken.get(m) == UNUSABLE else tallies.get(m) for m in range(len(sites.members))]
+        every = [None if broken.get(m) == UNUSABLE else tallies.get(m) for m in every_site]
         sound = [None if m in broken else tally for m, tally in enumerate(every)]
         record = evaluation.pooled(task, every, tests.groups)
         if broken:
@@ -324,7 +351,7 @@ class Consortium:
         sites, lost = self.sites, []
 
         def make(m: int) -> Parcel:
-            return Parcel(*_model(sites, trial, now, m, None, saved=sites.saved[m] if sites.saved else []))
+            return _model(sites, trial, now, m, None, saved=sites.saved[m] if sites.saved else [])
 
         for m, answer in sites.ask("query.finish", now.t, range(len(sites.members)), make):
             if isinstance(answer, str):
@@ -341,12 +368,10 @@ def _sent(sites: Sites) -> Record:
     return {"sent": {kind: {"down": down, "up": up} for kind, (down, up) in ways.items()}}
 
 
-def _model(
-    sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, **fields: Any
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The fields and tensors of a message with the global ``vector`` [G], or, for None, what client ``m`` needs for the model it predicts with."""
+def _model(sites: Sites, trial: Trial, now: Progression, m: int, vector: Tensor | None, **fields: Any) -> Parcel:
+    """The message with the global ``vector`` [G], or, for None, what client ``m`` needs for the model it predicts with."""
     if vector is not None:
-        return fields, sites.model(m, vector, None, (None, None), fields) | _decisions(trial, now)
+        return Parcel(fields, sites.model(m, vector, None, (None, None), fields) | _decisions(trial, now))
     handed = evaluation.handed(trial, now, m)
     receipt = Receipt.of({key: x[m] for key, x in now.clients[0].items()})
     fields |= {"client": m, "t": now.t, "rounds": trial.rounds, "receipt": receipt.fields}
@@ -356,7 +381,7 @@ def _model(
     model = sites.model(m, handed.vector, trial.private, (handed.units, held), fields)
     if receipt.t < 0:
         messages["initial"] = trial.setup.initial
-    return fields, model | messages | _decisions(trial, now)
+    return Parcel(fields, model | messages | _decisions(trial, now))
 
 
 def _decisions(trial: Trial, now: Progression) -> dict[str, Tensor]:

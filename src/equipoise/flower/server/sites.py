@@ -240,7 +240,7 @@ class Sites:
         online = {node.node_id: text.name(node.name or "") for node in self.exchange.grid.get_nodes()}
         self.nodes = {name: node for name, node in self.nodes.items() if node in online}
         for by_node in (self._seen, self._failed, self._refused):
-            for gone in [node for node in by_node if node not in online]:
+            for gone in by_node.keys() - online.keys():
                 del by_node[gone]
         resting = {node for node, (until, _) in self._failed.items() if time.monotonic() < until}
         met = []
@@ -253,13 +253,7 @@ class Sites:
                 self._failed[node] = time.monotonic() + rest, min(2 * rest, AGAIN[1])
                 continue
             self._seen[node] = site.name
-            other = self.nodes.get(site.name)
-            # one that was killed counts as connected for another minute
-            if other is not None and any(isinstance(again, Parcel) for _, again in self._describe([other])):
-                twice = f"Two nodes call themselves {site.name}: {other} and {node}. Give each site its own name, by site=... in --node-config or --name."
-                if not self.agreed:  # before the first round
-                    raise RunError(twice)
-                log.warning("%s The first continues to take part.", twice)
+            if self._is_second(node, site.name):
                 continue
             if problem := self._misfit(site, names):
                 self._refused[node] = f"{site.name} {problem}"
@@ -272,6 +266,22 @@ class Sites:
             self.members = [site if old == site and not old.test_sizes else old for old in self.members]
             met.append(site)
         return met
+
+    def _is_second(self, node: int, name: str) -> bool:
+        """Whether another node has the name of a site, and answers: one that was killed counts as connected for another minute.
+
+        Raises
+        ------
+        RunError : it does, before the first round.
+        """
+        other = self.nodes.get(name)
+        if other is None or not any(isinstance(again, Parcel) for _, again in self._describe([other])):
+            return False
+        twice = f"Two nodes call themselves {name}: {other} and {node}. Give each site its own name, by site=... in --node-config or --name."
+        if not self.agreed:
+            raise RunError(twice)
+        log.warning("%s The first continues to take part.", twice)
+        return True
 
     def _describe(self, nodes: Sequence[int]) -> Iterator[tuple[int, Parcel | str]]:
         deadline = min(self.exchange.deadline, DESCRIBE)

@@ -157,27 +157,14 @@ class Site:
         self, t: int, fields: Mapping[str, Any], received: Tensor, memory: Memory, submodel: Submodel = (None, None)
     ) -> Job:
         """The site's part of round ``t`` with its states and messages, and the units and coordinates of its submodel."""
-        trial, (states, messages) = self.trial, memory
+        trial, ids, rounds = self.trial, (fields["client"],), fields["rounds"]
+        run = trial.model, trial.method.rules, trial.solver, trial.settings
+        states, messages = (tree_map(lambda x: x[None], tree) for tree in memory)
         units, held = (None if x is None else x[None] for x in submodel)
-        return Job(
-            model=trial.model,
-            rules=trial.method.rules,
-            solver=trial.solver,
-            settings=trial.settings,
-            t=t,
-            rounds=fields["rounds"],
-            chances=trial.chances,
-            ids=(fields["client"],),
-            received=received[None],
-            states=tree_map(lambda x: x[None], states),
-            messages=tree_map(lambda x: x[None], messages),
-            data=[loaded(trial.data[0])],
-            private=trial.private,
-            units=units,
-            held=held,
-            neurons=trial.neurons if plain(trial) else None,
-            secret=None if self.simulated else secrets.token_bytes(32),  # new noise for every message
-        )
+        neurons = trial.neurons if plain(trial) else None
+        secret = None if self.simulated else secrets.token_bytes(32)  # new noise for every message
+        of_client = ids, received[None], states, messages, [loaded(trial.data[0])]
+        return Job(*run, t, rounds, trial.chances, *of_client, trial.private, units, held, neurons, secret)
 
     # reading messages and stored state
     def _hide(self, shape: Any) -> Tensor | None:
@@ -276,21 +263,7 @@ def open_site(
     ValueError, TypeError : the data do not fit the network.
     """
     described = {key: x for key, x in fields.items() if key != "device"}
-    if method is not None and str(method) != fields["method"]:
-        raise SiteError(
-            f"takes part in runs of {method} only, and the server has method = {fields['method']}: change one of them (the sites' is what "
-            "myapp.py gives to make_client_app)"
-        )
-    if task.train is None:
-        raise SiteError("has no training data: its task gives train=None.")
-    if method is None and any(own_code.references(str(fields["method"]))):
-        raise SiteError(
-            "runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule())."
-        )
-    method, described_solver = method or Method.of(fields["method"]), dict(fields["solver"])
-    solver = SOLVERS[described_solver.pop("kind")](**described_solver)
-    same = {key: fields[key] for key in Settings().decisive if key in fields}
-    settings = Settings(**same, device=fields.get("device", "cpu"))
+    method, solver, settings = _described(fields, method, trains=task.train is not None)
     framed = inputs.frame(task.net, [task.train], settings, [name], lr=solver.lr, tests=task.tests(name), **task.common)
     sensitive = framed.sensitive(task.attributes, away=False)
     if task.schema is not None and (doubt := task.schema.doubt((settings.validation, settings.seed), name)):
@@ -316,6 +289,28 @@ def open_site(
     return Site(
         trial, task, tests, store, held, simulated, described, own, run_config or {}, noise, sensitive, people, doubts
     )
+
+
+def _described(
+    fields: Mapping[str, Any], method: Method | None, *, trains: bool
+) -> tuple[Method, SGD | Adam, Settings]:
+    """The method, solver and settings that a server describes to a site, which accepts its own ``method`` only if it has one."""
+    theirs = str(fields["method"])
+    if method is not None and str(method) != theirs:
+        raise SiteError(
+            f"takes part in runs of {method} only, and the server has method = {theirs}: change one of them (the sites' is what "
+            "myapp.py gives to make_client_app)"
+        )
+    if not trains:
+        raise SiteError("has no training data: its task gives train=None.")
+    if method is None and any(own_code.references(theirs)):
+        raise SiteError(
+            "runs no code that a server names. It needs the rules itself: make_client_app(task, method=MyRule())."
+        )
+    method, about = method or Method.of(theirs), dict(fields["solver"])
+    solver = SOLVERS[about.pop("kind")](**about)
+    same = {key: fields[key] for key in Settings().decisive if key in fields}
+    return method, solver, Settings(**same, device=fields.get("device", "cpu"))
 
 
 def _allow(site: Site, job: Job, rounds: int = 1) -> None:
@@ -519,18 +514,17 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
     try:
         trial, tests, task = site.trial, site.shown, site.trial.model.task
+        method, C = own_code.short(str(trial.method)), trial.setup.n_classes
         meta: Meta = {
-            "method": own_code.short(str(trial.method)),
+            "method": method,
             "seed": trial.settings.seed,
             "rounds": rounds,
             "client_names": list(trial.names),
-            "measures": list(tests.measures),
-            "classes": list(site.task.classes or map(str, range(trial.setup.n_classes))),
-            "least_group": site.least,
-            "positive": str(site.run_config.get("positive") or "") or None,
-            "header": list(site.doubts),
-            "holdings": holdings.holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
         }
+        meta |= {"measures": list(tests.measures), "classes": list(site.task.classes or map(str, range(C)))}
+        meta |= {"least_group": site.least, "positive": str(site.run_config.get("positive") or "") or None}
+        meta |= {"header": list(site.doubts)}
+        meta |= {"holdings": holdings.holdings(trial.names, None, trial.data, tests.sets, C)}
         if isinstance(task, Regression):
             meta |= {"task": task.name, "unit": task.unit}
         if site.attributes:
