@@ -248,8 +248,7 @@ def read(directory: Path, t: int | None = None) -> tuple[dict[str, Tensor | Rows
                 for m in ids[live].tolist():
                     if m in rows[name].slots:  # else it equals the default
                         rows[name].slots[m].copy = copy
-        lost = [name for name, left in where.items() if bool((left >= 0).any())]
-        if lost:
+        if lost := [name for name, left in where.items() if bool((left >= 0).any())]:
             raise ValueError(f"rows of {lost[0]} are in none of its files")
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise CheckpointError(

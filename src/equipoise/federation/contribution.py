@@ -124,11 +124,8 @@ def standalone(
         log.warning("%s cannot train alone to the end (%s); the last good model counts", some(list(names)), reason)
     by_client = {key: list(zip(*rows, strict=True)) for key, rows in by_name(measured).items()}
     means = {key: [fmean(accuracies) for accuracies in clients] for key, clients in by_client.items()}
-    alone: Contribution = {
-        "standalone_test": means.get("standalone_test"),
-        "standalone_val": means.get("standalone_val"),
-        "rounds": rounds,
-    }
+    on_tests, on_validation = means.get("standalone_test"), means.get("standalone_val")
+    alone: Contribution = {"standalone_test": on_tests, "standalone_val": on_validation, "rounds": rounds}
     if last > 1:
         alone["averaged"] = last
         if "standalone_test" in by_client:

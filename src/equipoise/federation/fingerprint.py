@@ -155,7 +155,7 @@ def fingerprint(trial: Trial, data: Mapping[str, str]) -> Content:
     drawn = {"method": method, "seed": settings.seed, "validation": settings.validation}
     clients = {"clients": len(trial.data), "sizes": [d.size for d in trial.data], "labels": trial.labels}
     of_server = None if oracle is None or not trial.method.needs_of_server else _validation(oracle)
-    training = {"server_validation": of_server, "solver": repr(trial.solver)}
+    training: Content = {"server_validation": of_server, "solver": repr(trial.solver)}
     training |= {} if trial.model.task == CLASSIFICATION else {"task": str(trial.model.task)}
     training |= {**settings.decisive, "data": dict(data)}
     return {**drawn, **clients, **structure(trial.model, trial.neurons), **training}

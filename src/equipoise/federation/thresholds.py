@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -137,8 +137,10 @@ def choose_threshold(
         raise ValueError(f"The validation rows: {error}") from None
     groups = None if by_group is False else trained.by_group(aim, by_group)
     every = trained.every
+    person = None if every.person is None else every.person.cpu().numpy()
     record = next(each for each in federation.records if each["round"] == federation.chosen.t - 1)
-    decision = Decision.at(value, groups)
+    rates = partial(trained.rates, decision=Decision.at(value, groups))
+    sha256 = hashlib.sha256(scores.tobytes() + cases.tobytes()).hexdigest()
     validation = {"all": rows}
     if groups is not None:
         by = groups["attribute"]
@@ -149,27 +151,20 @@ def choose_threshold(
         "by_group": groups,
         "rule": str(aim),
         "aim": {"kind": aim.kind, "value": aim.value},
-        "rows": {
-            "source": source,
-            "n": len(cases),
-            "of_class": int(cases.sum()),
-            "sha256": hashlib.sha256(scores.tobytes() + cases.tobytes()).hexdigest(),
-        },
-        "validation": {name: trained.rates(part, decision) for name, part in validation.items()},
+        "rows": {"source": source, "n": len(cases), "of_class": int(cases.sum()), "sha256": sha256},
+        "validation": {name: rates(part) for name, part in validation.items()},
         "hash": hashlib.sha256(as_bytes(trained.vector)).hexdigest(),
         "round": record["round"],
         "record": mark(record),
         "least": 0,
-        "everyone": trained.rates(every, decision),
+        "everyone": rates(every),
         "divisions": [
-            {"by": by, "groups": {name: trained.rates(part, decision) for name, part in parts.items()}}
+            {"by": by, "groups": {name: rates(part) for name, part in parts.items()}}
             for by, parts in trained.divisions()
         ],
         "reliability": [
             {"edges": [low, high], "n": n, "score": score, **_estimate(Value(share, True), interval)}
-            for low, high, n, score, share, interval in reliability(
-                *trained.scores(every), person=None if every.person is None else every.person.cpu().numpy()
-            )
+            for low, high, n, score, share, interval in reliability(*trained.scores(every), person=person)
         ],
         "recalibration": None if recalibrate is None else trained.recalibrated(recalibrate),
         "notes": [*trained.notes(groups)],
@@ -342,8 +337,8 @@ class _Deciding:
 
 
 def _estimate(value: Value, interval: Interval) -> Estimate:
-    numbers = (value.value, *interval) if value.defined else (None, None, None)
-    return {"value": numbers[0], "low": numbers[1], "high": numbers[2]}
+    number, low, high = (value.value, *interval) if value.defined else (None, None, None)
+    return {"value": number, "low": low, "high": high}
 
 
 def _text(estimate: Estimate) -> str:

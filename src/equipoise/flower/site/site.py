@@ -157,14 +157,16 @@ class Site:
         self, t: int, fields: Mapping[str, Any], received: Tensor, memory: Memory, submodel: Submodel = (None, None)
     ) -> Job:
         """The site's part of round ``t`` with its states and messages, and the units and coordinates of its submodel."""
-        trial, ids, rounds = self.trial, (fields["client"],), fields["rounds"]
+        trial, ids, rounds, data = self.trial, (fields["client"],), fields["rounds"], [loaded(self.trial.data[0])]
+        chances, private = trial.chances, trial.private
         run = trial.model, trial.method.rules, trial.solver, trial.settings
         states, messages = (tree_map(lambda x: x[None], tree) for tree in memory)
         units, held = (None if x is None else x[None] for x in submodel)
         neurons = trial.neurons if plain(trial) else None
         secret = None if self.simulated else secrets.token_bytes(32)  # new noise for every message
-        of_client = ids, received[None], states, messages, [loaded(trial.data[0])]
-        return Job(*run, t, rounds, trial.chances, *of_client, trial.private, units, held, neurons, secret)
+        return Job(
+            *run, t, rounds, chances, ids, received[None], states, messages, data, private, units, held, neurons, secret
+        )
 
     # reading messages and stored state
     def _hide(self, shape: Any) -> Tensor | None:
