@@ -111,8 +111,8 @@ class _File:
                     while part:
                         part = part[self.file.write(part) :]
             except OSError as error:
-                rows = f"the states of absent clients: {self.end:,} rows of {self.size:,} bytes"
-                raise _full(error, rows) from None
+                states = f"the states of absent clients: {self.end:,} rows of {self.size:,} bytes"
+                raise _full(error, states) from None
         return slots
 
     def read(self, slots: Sequence[Slot], into: Tensor) -> None:
