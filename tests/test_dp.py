@@ -205,7 +205,7 @@ def test_the_least_noise_is_in_what_float32_sends(clip: float, noise: float) -> 
     assert update.dtype == torch.float64
     trained = torch.cat([start, torch.zeros(1)])
     rule = DP(clip, noise)
-    sent = _sent([rule], [replace(visit(n), normal=lambda: drawn)], trained, start, None)
+    sent = _sent([(rule, replace(visit(n), normal=lambda: drawn))], trained, start, None)
     assert sent.dtype == torch.float32
     moved = sent[:n].double() - start.double()
     assert float((moved != 0).double().mean()) > 0.95
@@ -216,7 +216,7 @@ def test_noise_is_rounded_once() -> None:
     """What is sent is the float32 number next to the exact sum, which noise and update in float32 would miss."""
     n = 500
     trained, start, drawn = normal(n, seed=1).float(), normal(n).float(), draws.normal(KEY, "DP", n)
-    sent = _sent([DP(3.0, 0.01)], [replace(visit(n), normal=lambda: drawn)], trained, start, None)
+    sent = _sent([(DP(3.0, 0.01), replace(visit(n), normal=lambda: drawn))], trained, start, None)
     update = (trained - start).double()
     exact = start.double() + update * min(1, 3 / float(update.norm())) + 0.03 * drawn
     assert torch.equal(sent, exact.float())

@@ -369,8 +369,8 @@ class History:
             by_each = len(groups) < 2 if clients is None else clients
             if by_each and (each := held_out.get("clients", {})).get(self.main.name):
                 scores = zip(self.client_names, by_client(each, self.main), each["loss"], strict=False)
-                known = {name: {self.main.name: x, "loss": loss} for name, x, loss in scores if x is not None}
-                groups = cast(dict[str, Score], known)
+                scores_of = {name: {self.main.name: x, "loss": loss} for name, x, loss in scores if x is not None}
+                groups = cast(dict[str, Score], scores_of)
             elif groups:  # what is about all of them together
                 more = {key: value for key, value in held_out.items() if key in ("ranks", "useless")}
                 first, *_ = groups

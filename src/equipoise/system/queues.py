@@ -324,8 +324,8 @@ def jobs_of(calls: Sequence[Call]) -> str:
 
 def most_tasks() -> int:
     """How many tasks an array of this cluster may have."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", asked("scontrol", "show", "config")[1], re.MULTILINE)
-    return max(1, min(ARRAY, int(found[1]))) if found else ARRAY
+    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", asked("scontrol", "show", "config")[1], re.MULTILINE)
+    return max(1, min(ARRAY, int(size[1]))) if size else ARRAY
 
 
 def waits(folder: Path, tasks: Callable[[], Mapping[str, str]]) -> str | None:
@@ -510,6 +510,6 @@ def listed(ended: threading.Event) -> dict[str, str] | None:
 
 
 def _tasks(out: str) -> dict[str, str]:
-    found = re.findall(r"^(\S+) (\S+) (.*)$", out, re.MULTILINE)
+    states = re.findall(r"^(\S+) (\S+) (.*)$", out, re.MULTILINE)
     # PD: it has not begun; None: the scheduler has not looked at it
-    return {task: reason if state == "PD" and reason != "None" else RUNNING for task, state, reason in found}
+    return {task: reason if state == "PD" and reason != "None" else RUNNING for task, state, reason in states}
