@@ -47,6 +47,7 @@ BEAT = 1.0  # seconds between signs of life of a rank that has nothing to send
 PATIENCE = 120.0  # seconds without one after which a rank counts as lost
 CONNECTING = 120.0  # seconds for ranks that have met to connect
 PIECE = 1 << 24  # bytes of a tensor that are sent at a time, so that a slow line is no silence
+WAITING = 128 << 20  # bytes of models that may wait in a rank until rank 0 receives them
 JOINING = 1800.0  # seconds for all ranks to read their data
 LINGER = 3.0  # seconds for rank 0 to print an error: torchrun ends it as soon as another rank ends with one
 POLL = 0.05  # seconds between looks at what cannot be waited for
@@ -519,7 +520,7 @@ def _serve(group: Any, jobs: Sequence[Job], device: torch.device) -> None:
     """Train clients until rank 0 ends, then end this process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides, and this ends with it
-    outbox: queue.Queue[Action] = queue.Queue()
+    outbox: queue.Queue[Action] = queue.Queue(max(2, WAITING // max(1, jobs[0].model.initial.nbytes)))
     send, receive = partial(_send, partial(dist.send, dst=0, group=group)), partial(dist.recv, src=0, group=group)
     sender = _started(_send_all, outbox, partial(send, {}, {}), lambda _: os._exit(1))
     try:
