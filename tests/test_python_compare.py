@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ from equipoise.federation import standing
 from equipoise.records.directory import members
 from equipoise.runs import RunError
 from equipoise.system.terminal import Terminal
+from helpers import Twice
 from run_helpers import equipoise as equipoise
 
 METHODS = ["fedavg", "fedprox(mu=1)"]
@@ -186,22 +186,6 @@ t.compared(directory=sys.argv[1])
 """
 
 
-class Twice(ThreadPoolExecutor):
-    """An executor that pickles what it is given and what comes back, as those of other machines do."""
-
-    def submit(self, function: Any, /, *arguments: Any, **keywords: Any) -> Future[Any]:
-        sent = pickle.dumps((function, arguments, keywords))
-
-        def call() -> Any:
-            function, arguments, keywords = pickle.loads(sent)
-            try:
-                return pickle.loads(pickle.dumps(function(*arguments, **keywords)))
-            except Exception as error:
-                raise pickle.loads(pickle.dumps(error)) from None
-
-        return super().submit(call)
-
-
 def test_an_executor_trains_the_same_runs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     dropping = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
@@ -232,7 +216,7 @@ def test_what_fails_elsewhere_is_named(tmp_path: Path) -> None:
     [
         ({"on": "slurm"}, r"on must be an object with submit\(function, \*arguments\).*found 'slurm'"),
         ({"on": SimpleNamespace(submit=lambda *_: 3)}, "on.submit must return a Future of Python; found int"),
-        ({"on": ThreadPoolExecutor(1), "tune": 2}, r"settings are chosen here. Give compare what eq.tune returned"),
+        ({"on": ThreadPoolExecutor(1), "tune": 2}, r"on: give a directory that all processes share"),
     ],
 )
 def test_what_is_no_executor_is_refused(change: dict[str, Any], says: str) -> None:

@@ -15,6 +15,7 @@ import time
 import tomllib
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -48,7 +49,7 @@ from equipoise.system.seals import sealed_text
 from equipoise.system.search import among, log_uniform, read, uniform
 from equipoise.system.text import Said
 from equipoise.system.workers import Worker
-from helpers import in_one
+from helpers import Twice, in_one
 from run_helpers import SIZES, TINY, config, equipoise as equipoise, here as here, records, started
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -1117,6 +1118,32 @@ def test_draws_that_guess_are_last_and_the_better_of_them_first() -> None:
         (each.last.scores["mean"] for each in tried), reverse=True
     )
     assert tuning.choices["fedavg"].settings == {}
+
+
+def test_an_executor_chooses_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also what clients reach alone, a stop after some of its runs, and runs of a comparison after the choice."""
+    rewards = {"collaborative": True, "server_validation": part(50, 9), "by": "collaboration", "groups": None}
+    with Twice(3) as on:
+        for name, methods, more in (("plain", ("fedavg", "fedprox"), {}), ("alone", ("cgsv",), rewards)):
+            here = tuned(methods, 8, directory=tmp_path / name / "here", **more)
+            there = tuned(methods, 8, directory=tmp_path / name / "there", on=on, **more)
+            assert without_seconds(there.document()) == without_seconds(here.document())
+            assert there.chosen == here.chosen
+        again = tuned(("fedavg", "fedprox"), 8, directory=tmp_path / "plain" / "there", on=on, progress=True)
+        assert without_seconds(again.document()) == without_seconds(tuned(rounds=8).document())
+        both = [
+            eq.compare(net, CLIENTS, ["fedavg"], 2, rounds=4, tune=2, directory=tmp_path / where, on=executor, **GIVEN)
+            for where, executor in (("c", None), ("d", on))
+        ]
+    assert [records_of(run) for run in both[0].histories] == [records_of(run) for run in both[1].histories]
+    with pytest.raises(ValueError, match="on: give a directory that all processes share"):
+        tuned(on=ThreadPoolExecutor(1))
+    with pytest.raises(TypeError, match=r"on must be an object with submit"):
+        tuned(on="slurm", directory=tmp_path / "e")
+
+
+def records_of(run: eq.History) -> list[Any]:
+    return [without_seconds({**record}) for record in run.records]
 
 
 def test_a_choice_is_made_again_only_from_runs_that_can_serve_it(

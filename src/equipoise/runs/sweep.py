@@ -54,6 +54,7 @@ OF_TUNE = "it to eq.tune, and what that returns to compare(..., tune=tuning)"
 OF_TESTS = ("tests", "client_tests")  # what runs that choose settings do not have
 Methods = Sequence[str | Rule | Method] | Mapping[str, str | Rule | Method]
 Network = nn.Module | Callable[..., nn.Module]
+Alone = Callable[..., Contribution]  # of a federation, its rounds, and whether it shows progress
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,9 @@ class Kept:
 
     make: Callable[[], Federation]
     label: str
-    seed: int
     rounds: int
     path: Path | None
+    seed: int | None = None
     stop: stopping.Stop | None = None
     tuned: Tuned | None = None
 
@@ -206,6 +207,26 @@ class Kept:
         if self.tuned is not None:
             meta["tuned"] = self.tuned
         return replace(fed.history, meta=meta)
+
+    def trained(self) -> History:
+        """The history after all rounds."""
+        fed = self.make()
+        return self.completed(fed, self.resumed(fed))
+
+    def tried(self, until: int | None, alone: Alone = trained_alone, on_round: Callable[[], object] = int) -> History:
+        """The history of a run that chooses, after ``until`` rounds in all, or all of them; ``alone`` measures what clients reach alone."""
+        fed, last = self.make(), self.rounds if until is None else until
+        if fed.collaborative and not checkpoint.exists((self.path or Path()) / CHECKPOINT):
+            fed.alone = alone(fed, self.rounds, progress=False)
+
+        def pause(_: Record) -> bool:
+            on_round()
+            return fed.progress.t >= last
+
+        left = self.resumed(fed)
+        if left and fed.progress.t < last:
+            fed.fit(left, directory=self.path, progress=False, on_round=pause, checkpoint_every=self.rounds)
+        return fed.history
 
 
 def compare(
@@ -264,12 +285,12 @@ def compare(
     if tune is not None:
         if stop is not None or common.given.get("select", "last") != "last":
             raise ValueError(f"stop, select: {BY_LAST}. Leave them out.")
-        settings, chosen = _chosen(common, tune, by, numbers, base, progress)
+        settings, chosen = _chosen(common, tune, by, numbers, base, on, progress)
     for label, method in labelled.items():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             common.config(label, settings[label], seed=numbers[0])()
     cells = (
-        Cell((label, seed), Kept(make, label, seed, rounds, base and place, stop, chosen.get(label)), place)
+        Cell((label, seed), Kept(make, label, rounds, base and place, seed, stop, chosen.get(label)), place)
         for seed in numbers
         for begun in [replace(common, net=_network(net, seed))]
         for label in labelled
@@ -281,23 +302,25 @@ def compare(
 
 
 def _check_choice(tune: object, by: str, on: object) -> None:
-    """Refuse an executor that is none, and a choice of settings that is none, or is not made here."""
+    """Refuse an executor that is none, and a choice of settings that is none."""
     if isinstance(tune, bool) or not isinstance(tune, int | Tuning | None):
         raise TypeError(
             "tune must be how many settings to try for each method, such as 16, or the Tuning that eq.tune(...) returned, whole; "
             f"found {suggestions.shorten(repr(tune))}. A file of settings is for the command line: equipoise compare ... --config chosen.toml."
         )
-    if on is not None and not hasattr(on, "submit"):
-        raise TypeError(f"on must be an object with submit(function, *arguments), such as an executor; found {on!r}.")
-    if on is not None and isinstance(tune, int):
-        raise ValueError("on: settings are chosen here. Give compare what eq.tune returned: tune=eq.tune(...).")
+    _check_executor(on)
     if not isinstance(tune, int) and by != "mean":
         advice = "Add tune=16, or leave it out" if tune is None else "They are chosen already: leave it out"
         raise ValueError(f"by={by!r} is what settings are chosen by. {advice}.")
 
 
+def _check_executor(on: object) -> None:
+    if on is not None and not hasattr(on, "submit"):
+        raise TypeError(f"on must be an object with submit(function, *arguments), such as an executor; found {on!r}.")
+
+
 def _chosen(
-    common: Common, tune: int | Tuning, by: str, seeds: Sequence[int], base: Path | None, progress: bool
+    common: Common, tune: int | Tuning, by: str, seeds: Sequence[int], base: Path | None, on: Any, progress: bool
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Tuned]]:
     """By label the chosen settings, and how they were chosen: before, or now."""
     labelled, share = common.parsed, _share(common.given) or Budget.validation
@@ -305,7 +328,7 @@ def _chosen(
     if {*budget.seeds} & {*seeds}:
         raise ValueError(f"seeds: settings are chosen with {[*budget.seeds]}. Take others for the report.")
     folder = None if base is None else base / FOLDER
-    tuning = tune if isinstance(tune, Tuning) else _tune(common, budget, folder, progress)
+    tuning = tune if isinstance(tune, Tuning) else _tune(common, budget, folder, on, progress)
     before = {name: (m, m.typed) for name, m in tuning.methods.items()}
     lacking = [name for name, m in labelled.items() if before.get(name) != (m, m.typed)]
     if lacking or tuning.solver != common.solver:
@@ -355,11 +378,7 @@ def _trained(cells: Iterable[Cell], n: int, rounds: int, on: Any, progress: bool
         def submit(cell: Cell) -> Future[Any]:
             if on is None:
                 return Here().submit(train, cell)
-            job: Future[Any] = on.submit(elsewhere, cell.config, torch.get_num_threads(), token_hex(8))
-            if not isinstance(job, Future):
-                raise TypeError(f"on.submit must return a Future of Python; found {type(job).__name__}.")
-            job.add_done_callback(lambda _: bar.update(task, advance=rounds))
-            return job
+            return _submitted(on, cell.config.trained, lambda _: bar.update(task, advance=rounds))
 
         for outcome in run(cells, submit):
             outcome.require()
@@ -367,15 +386,23 @@ def _trained(cells: Iterable[Cell], n: int, rounds: int, on: Any, progress: bool
     return trained
 
 
-def elsewhere(kept: Kept, threads: int, _: str) -> History:
-    """Train a run of :func:`compare` in a process of an executor, with as many ``threads`` inside operations as its caller has.
+def _submitted(on: Any, work: Callable[[], History], ended: Callable[[object], object]) -> Future[Any]:
+    """The future of what an executor does; ``ended`` is called when it is done."""
+    job: Future[Any] = on.submit(elsewhere, work, torch.get_num_threads(), token_hex(8))
+    if not isinstance(job, Future):
+        raise TypeError(f"on.submit must return a Future of Python; found {type(job).__name__}.")
+    job.add_done_callback(ended)
+    return job
+
+
+def elsewhere(work: Callable[[], History], threads: int, _: str) -> History:
+    """Do the ``work`` of a run in a process of an executor, with as many ``threads`` inside operations as its caller has.
 
     The last argument differs in every call: some executors do not call a function again with the same arguments.
     """
     with TURN:
         torch.set_num_threads(threads)
-        fed = kept.make()
-        return kept.completed(fed, kept.resumed(fed))
+        return work()
 
 
 def tune(
@@ -394,6 +421,7 @@ def tune(
     search: Mapping[str, str | Space | Sequence[Any]] | None = None,
     directory: str | Path | None = None,
     progress: bool = True,
+    on: Any = None,
     **given: Any,
 ) -> Tuning:
     """Choose the learning rate and the hyper-parameters of every method on what clients hold out of their training samples.
@@ -414,6 +442,7 @@ def tune(
     search : by name where a setting is searched, ``{"lr": "log(0.001, 1)", "fedprox.mu": [0.01, 0.1]}``; otherwise as the rules declare it.
     directory : where to keep the runs and the choice, ``chosen.toml``; the same call again continues after a stop, bit for bit.
     progress : show a progress bar on a terminal, and elsewhere lines of how far the choice is.
+    on : an executor that trains the runs, as for `equipoise.compare`; with a ``directory`` that its processes share.
     given : all else that :class:`Federation` takes; only ``by="oracle"`` looks at ``tests`` and ``client_tests``.
 
     Returns
@@ -426,6 +455,7 @@ def tune(
     MethodError : a method that looks at test data before it trains, or at clients that take no part.
     """
     ranges.check_whole("rounds", rounds, 1)
+    _check_executor(on)
     instead = dict.fromkeys(("last", "seeds"), "them to eq.compare(..., tune=tuning)")
     _refuse("tune", given, {"method": "methods=[...]", "stop": f"none, as {BY_LAST}", **instead})
     share = _share(given) or Budget.validation if validation is None else validation
@@ -436,7 +466,7 @@ def tune(
         )
     spaces = {name: read(name, space) for name, space in (search or {}).items()}
     common = replace(_common(net, clients, _methods(methods), rounds, given), search=spaces)
-    return _tune(common, budget, None if directory is None else Path(directory), progress)
+    return _tune(common, budget, None if directory is None else Path(directory), on, progress)
 
 
 def _common(net: Network, clients: Iterable[Any], methods: Mapping[str, Method], rounds: int, given: Content) -> Common:
@@ -453,44 +483,49 @@ def _refuse(function: str, given: Mapping[str, Any], instead: Mapping[str, str])
         raise TypeError(f"{function}() takes no {wrong}: give {instead[wrong]}.")
 
 
-def _tune(common: Common, budget: Budget, directory: Path | None, progress: bool) -> Tuning:
+def _tune(common: Common, budget: Budget, directory: Path | None, on: Any, progress: bool) -> Tuning:
     """Choose the settings of all methods, in a directory or a temporary one."""
+    if on is not None and directory is None:
+        raise ValueError(
+            "on: give a directory that all processes share. In it runs that choose go on from their last round."
+        )
     spaces = choosing.check(common.parsed, budget, common.search)
     choosing.require_models(budget.by, common.parsed)
-    rounds, alone = common.rounds, dict[tuple[int, str], Contribution]()
+    rounds, reached, until = common.rounds, dict[tuple[int, str], Contribution](), dict[Path, int]()
     total, done, begun, lines = budget.planned(rounds) * len(common.parsed), 0, time.time(), ProgressLog(progress)
+
+    def alone(fed: Federation, rounds: int, *, progress: bool) -> Contribution:
+        """What clients reach alone, once for all methods."""
+        key = fed.trial.settings.seed, str(fed.solver.lr)
+        reached[key] = reached.get(key) or trained_alone(fed, rounds, progress=progress)
+        return reached[key]
+
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(TemporaryDirectory()))
         bar = stack.enter_context(progress_bar(progress))
         task = bar.add_task("choosing", total=total, accuracy="")
 
-        def train(cell: Cell) -> History:
+        def submit(cell: Cell) -> Future[Any]:
             trial: Trial = cell.key
-            fed: Federation = cell.config()
-            if fed.collaborative and not checkpoint.exists(cell.folder / CHECKPOINT):  # the same for all methods
-                key = fed.trial.settings.seed, str(fed.solver.lr)
-                fed.alone = alone[key] = alone.get(key) or trained_alone(fed, rounds, progress=False)
-            left = Kept(cell.config, trial.label, fed.trial.settings.seed, rounds, cell.folder).resumed(fed)
-            bar.update(task, description=str(trial))
+            kept = Kept(cell.config, trial.label, rounds, cell.folder)
 
-            def pause(_: Record) -> bool:
+            def advance(n: int = 1) -> None:
                 nonlocal done
-                bar.update(task, advance=1)
-                done += 1
+                bar.update(task, advance=n)
+                done += n
                 if lines.due("choosing"):
-                    end = datetime.fromtimestamp(time.time() + (time.time() - begun) * (total / done - 1))
+                    end = datetime.fromtimestamp(time.time() + (time.time() - begun) * (total / max(1, done) - 1))
                     lines.say("choosing", f"{done:,} of {total:,} rounds, {trial}", all_end=end)
-                return fed.progress.t >= until
 
-            until = rounds if cell.until is None else cell.until
-            if left and fed.progress.t < until:
-                fed.fit(left, directory=cell.folder, progress=False, on_round=pause, checkpoint_every=rounds)
-            return fed.history
+            if on is None:
+                bar.update(task, description=str(trial))
+                return Here().submit(kept.tried, cell.until, alone, advance)
+            before, until[cell.folder] = until.get(cell.folder, 0), cell.until or rounds
+            return _submitted(on, partial(kept.tried, cell.until), lambda _: advance(until[cell.folder] - before))
 
         rates = dict.fromkeys(common.parsed, common.solver.lr)
         subject = Subject(common.parsed, spaces, rates, rounds, common.sealed, common.without, common.conditions)
-        train_all = partial(run, submit=partial(Here().submit, train))
-        chosen = choosing.choose(subject, budget, place, train_all, page=directory is not None)
+        chosen = choosing.choose(subject, budget, place, partial(run, submit=submit), page=directory is not None)
         return replace(chosen, solver=common.solver)
 
 
