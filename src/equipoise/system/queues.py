@@ -203,7 +203,11 @@ class Queue(Executor):
         self.ended.set()
         self.thread.join()
         if left := [call for future, call in self.calls.items() if not future.done()]:
-            log.warning("%s", self.leaving(left))
+            text, stop = self.leaving(left), sys.exc_info()[1]
+            if stop is None or isinstance(stop, Exception):
+                log.warning("%s", text)
+            else:  # Ctrl-C, which the command reports with what is noted
+                stop.add_note(f"Stopped. {text}")
 
     def _follow(self) -> None:
         """Look at calls until the executor ends."""
