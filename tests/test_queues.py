@@ -144,10 +144,15 @@ def test_arrays_are_as_large_as_the_cluster_allows(queue: Path, tmp_path: Path) 
 def test_a_stop_notes_what_is_left(queue: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder,) = _folders(tmp_path, 1)
     (folder / "wait").touch()
-    with pytest.raises(KeyboardInterrupt) as stopped, Slurm(tmp_path / "queue", Launch(), _tries) as executor:
-        executor.submit(called, str(folder), 0)
-        until(lambda: _tries(folder) > 0)
-        raise KeyboardInterrupt
+
+    def leave() -> None:
+        with Slurm(tmp_path / "queue", Launch(), _tries) as executor:
+            executor.submit(called, str(folder), 0)
+            until(lambda: _tries(folder) > 0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        leave()
     (folder / "wait").unlink()
     assert stopped.value.__notes__ == [
         "Stopped. Left in the queue: 1 run. The same command follows it. To end it: scancel 1"
