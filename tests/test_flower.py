@@ -1622,3 +1622,26 @@ def test_a_run_of_numbers_between_sites_reads_its_own_record(
     )
     assert abs(predicted.mean() - 100) < 60
     assert 20 < predicted.std() < 120  # in the unit of the target
+
+
+@pytest.mark.parametrize("make", [eq.Federation, in_process], ids=["simulated", "in process"])
+@in_one(
+    ("change", "message"),
+    [
+        ({"names": ["a"]}, "found 2 clients and 1 different names"),
+        ({"names": ["a", "b", "b"]}, "found 2 clients and 2 different names among 3"),
+        ({"names": "ab"}, "names must be a list"),
+        ({"solver": 3}, "solver must be one of equipoise"),
+        ({"groups": ["a"]}, "groups must name one test set per client .*found 1 entries"),
+        ({"groups": ["a", "c"], "tests": {"a": (torch.zeros(2, 3), torch.tensor([0, 1]))}}, "found unknown c"),
+        ({"strange": 1}, "Unknown keyword 'strange'"),
+    ],
+)
+def test_clients_in_this_process_are_checked_as_those_of_a_simulation(
+    make: Any, change: dict[str, Any], message: str
+) -> None:
+    clients = [(torch.zeros(2, 3), torch.tensor([0, 1]))] * 2
+    with pytest.raises((ValueError, TypeError), match=message) as refused:
+        make(nn.Linear(3, 2), clients, "fedavg", **change)
+    names = str(refused.value).partition("All: ")[2].rstrip(".").split(", ")
+    assert len(names) == len({*names})

@@ -354,7 +354,7 @@ def changed(settings: Settings | None, changes: Mapping[str, Any], others: Itera
         if name in OF_SOLVER:
             raise TypeError(f"{name} belongs to the local optimiser: solver=eq.SGD(lr=0.1, momentum=0.9), for example.")
         if name not in names:
-            raise TypeError(unknown("keyword", name, [*(others or ()), *names]))
+            raise TypeError(unknown("keyword", name, dict.fromkeys((*(others or ()), *names))))
     return replace(settings or Settings(), **changes)
 
 

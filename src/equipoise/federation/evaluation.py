@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -196,6 +196,20 @@ def answers(trial: Trial, vector: Tensor, sets: Sequence[Samples], server: Seque
     return every
 
 
+def check_groups(groups: Sequence[str] | None, sets: Collection[str], clients: int) -> None:
+    """Require that groups, if there are any, name one of the test sets for each client.
+
+    Raises
+    ------
+    ValueError : they do not.
+    """
+    strange = sorted({*(groups or ())} - {*sets}) if sets else []
+    if groups is not None and (len(groups) != clients or strange):
+        given = f"unknown {', '.join(strange)}" if strange else f"{len(groups)} entries"
+        expected = f"{clients} clients; test sets: {', '.join(sets) or 'none'}"
+        raise ValueError(f"groups must name one test set per client ({expected}); found {given}.")
+
+
 @dataclass(frozen=True)
 class EvaluationSets:
     """Named evaluation sets, and for each of ``n`` clients the one it belongs to (None: all of them), or its own test set."""
@@ -212,11 +226,7 @@ class EvaluationSets:
             raise ValueError(
                 f"client_tests must have a test set, or None, for each of the {self.n} clients; found {len(self.of_clients)} entries."
             )
-        strange = sorted({*(self.groups or ())} - {*self.sets}) if self.sets else []
-        if self.groups is not None and (len(self.groups) != self.n or strange):
-            given = f"unknown {', '.join(strange)}" if strange else f"{len(self.groups)} entries"
-            expected = f"{self.n} clients; test sets: {', '.join(self.sets) or 'none'}"
-            raise ValueError(f"groups must name one test set per client ({expected}); found {given}.")
+        check_groups(self.groups, self.sets, self.n)
 
     def score(
         self, trial: Trial, vector: Tensor, data: Samples, called: Mapping[str, Sequence[str]], server: Sequence[State]

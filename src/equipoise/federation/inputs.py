@@ -261,7 +261,7 @@ def frame(
         dtype = torch.int64  # whole numbers, which it looks up
     reading = partial(samples.read, dtype=dtype, device=where, transform=transform, target=task.dtype)
     clients = _clients(clients)
-    called = _names(names, clients)
+    called = names_of(clients, names)
     data = _client_samples(reading, clients, called, settings, memory)
     first = loaded(data[0])
     sets = _test_sets(reading, tests)
@@ -320,11 +320,17 @@ def _check_arguments(net: object, tests: object, transform: object, memory: int 
         )
 
 
-def _names(names: Sequence[str] | None, clients: Sequence[object]) -> tuple[str, ...]:
-    """A different name for each client."""
+def names_of(clients: Sequence[object], names: Sequence[str] | None) -> tuple[str, ...]:
+    """A different name for each client.
+
+    Raises
+    ------
+    ValueError : there is no client, or another number of names, or some twice.
+    """
     called = named("names", names, "clients") or tuple(f"client-{k}" for k in range(len(clients)))
-    if not clients or len(set(called)) != len(clients):
-        counts = f"{len(clients)} clients and {len(set(called))} different names"
+    if not clients or not len(called) == len(set(called)) == len(clients):
+        names_found = f"{len(set(called))} different names" + f" among {len(called)}" * (len(set(called)) < len(called))
+        counts = f"{len(clients)} clients and {names_found}"
         raise ValueError(f"A federation needs at least one client, and a different name for each; found {counts}.")
     return called
 

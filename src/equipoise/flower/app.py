@@ -23,7 +23,7 @@ from torch import nn
 from equipoise.bundle import files, saving
 from equipoise.core.rule import Rule
 from equipoise.core.settings import Settings, changed
-from equipoise.core.solver import SGD, Solver
+from equipoise.core.solver import Solver, checked
 from equipoise.core.task import CLASSIFICATION, task_of
 from equipoise.data import batch, samples
 from equipoise.federation import checkpoint, evaluation, inputs, standing, stopping, thresholds
@@ -371,17 +371,17 @@ def in_process(
     of_task, of_server = ({name: more.pop(name) for name in keys if name in more} for keys in (OF_TASK, OF_SERVER))
     settings = changed(settings, more, (*(in_process.__kwdefaults__ or ()), *OF_TASK, *OF_SERVER))
     parts, sets = list(clients), dict(tests or {})
-    site_names = list(names) if names is not None else [f"client-{k}" for k in range(len(parts))]
-    made, optimiser = Method.of(method), solver or SGD()
-    if parts:  # here, where an error may say everything: sites send what is harmless only
-        alike: dict[str, Any] = {"tests": {}, "task": task_of(task)}
-        alike |= {name: of_task[name] for name in ("transform", "head") if name in of_task}
-        several = parts[:1] if task_of(task) == CLASSIFICATION else parts  # whose targets determine centre and scale
-        task = inputs.frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
+    site_names, made, optimiser = inputs.names_of(parts, names), Method.of(method), checked(solver)
+    evaluation.check_groups(groups, sets, len(parts))
+    # checked here, where an error may say everything: sites send what is harmless only
+    alike: dict[str, Any] = {"tests": {}, "task": task_of(task)}
+    alike |= {name: of_task[name] for name in ("transform", "head") if name in of_task}
+    several = parts[:1] if task_of(task) == CLASSIFICATION else parts  # whose targets determine centre and scale
+    task = inputs.frame(net, several, settings, site_names[: len(several)], lr=optimiser.lr, **alike).model.task
     server = Task(net, None, sets or None, server_validation, measures=tuple(measures), task=task, **of_task)
     tasks = {}
     for k, (name, data) in enumerate(zip(site_names, parts, strict=True)):
-        mine = {groups[k]: sets[groups[k]]} if groups is not None else sets
+        mine = {groups[k]: sets[groups[k]]} if groups is not None and sets else sets
         tasks[name] = replace(server, train=data, test=mine or None, server_validation=None)
     with ExitStack() as cleaning:
         if states is None:
