@@ -177,8 +177,12 @@ def test_what_is_certain_is_refused_without_a_round(
     assert caplog.messages == []
     runs.check(every)
     assert "updates of a round, 100.2 MiB, are kept in a file" in caplog.messages[0]
-    with pytest.raises(eq.ForecastError, match=r"at least 107\.7 MiB of memory"):
+    with pytest.raises(eq.ForecastError, match=r"at least 107\.7 MiB of memory"):  # 40 own copies, and 3 in training
         runs.check(configure("standalone", "digits", **settings))
+    with monkeypatch.context() as small:  # temporary files are in memory
+        small.setattr(memory, "holds", lambda _: True)
+        with pytest.raises(eq.ForecastError, match=r"at least 107\.7 MiB of memory"):  # 40 updates, and 3 in training
+            runs.check(every)
     with monkeypatch.context() as full:
         full.setattr(forecasts.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1 << 20}))
         with pytest.raises(
@@ -188,6 +192,36 @@ def test_what_is_certain_is_refused_without_a_round(
     monkeypatch.setenv(LIMIT, "8GiB")
     runs.check(every)
     assert len(caplog.messages) == 1
+
+
+def test_updates_on_disk_are_no_need_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 MB of updates in a file, of which the system keeps what it likes in memory."""
+    data = [(torch.zeros(4, 500), torch.tensor([0, 1, 0, 1]))] * 60
+    net = nn.Sequential(nn.Linear(500, 500), nn.Linear(500, 2))
+    fed = eq.Federation(net, data, "fedavg", batch_size=4, engine="sequential", workers=1)
+    whole = forecasts.forecast(fed, 1, progress=False)
+    monkeypatch.setenv(LIMIT, "20MiB")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    small = forecasts.forecast(fed, 1, progress=False)
+    updates = 60 * fed.model.initial.nbytes
+    assert (whole.disk, small.disk) == (0, updates)
+    if Path("/proc/self/status").exists():
+        assert small.needed < whole.needed
+
+
+@pytest.mark.parametrize(("kind", "inside"), [("tmpfs", True), ("ramfs", True), ("ext4", False), ("btrfs", False)])
+def test_whether_a_folder_is_in_memory(
+    kind: str, inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mounts").write_text(
+        f"/dev/vda / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\nx {tmp_path} {kind} rw 0 0\n"
+    )
+    monkeypatch.setattr(memory, "Path", lambda path: tmp_path / "mounts" if path == "/proc/mounts" else Path(path))
+    assert memory.holds(str(tmp_path)) == memory.holds(str(tmp_path / "deeper")) == inside
+    assert not memory.holds("/var")
+    assert memory.holds("/dev/shm/x")
+    (tmp_path / "mounts").unlink()
+    assert not memory.holds("/dev/shm")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -32,8 +32,13 @@ def too_large(n: int, row: Tensor, device: torch.device, more: int = 0) -> bool:
     return free is not None and (n + TRAINING) * row.nbytes + more > free
 
 
+def on_a_disk(device: torch.device) -> bool:
+    """Whether what is too large for a device may be in a temporary file: it is a processor, and these files are not in its memory."""
+    return device.type == "cpu" and not memory.holds(tempfile.gettempdir())
+
+
 def matrix(n: int, row: Tensor) -> Tensor:
-    """A new matrix [n, ...] for n rows such as ``row``; of a processor, in a temporary file if memory is too small for it.
+    """A new matrix [n, ...] for n rows such as ``row``; of a processor, in a temporary file on a disk if memory is too small for it.
 
     The system reads the file, and writes to it, as the matrix is used; that is slower, and the numbers are the same.
 
@@ -42,7 +47,7 @@ def matrix(n: int, row: Tensor) -> Tensor:
     OSError : the disk has too little space for the file.
     """
     shape, nbytes = (n, *row.shape), n * row.nbytes
-    if not nbytes or row.device.type != "cpu" or not too_large(n, row, row.device):
+    if not nbytes or not on_a_disk(row.device) or not too_large(n, row, row.device):
         return row.new_empty(shape)
     with tempfile.TemporaryFile() as file:
         try:

@@ -54,9 +54,13 @@ class Neurons:
     """
 
     def __init__(self, model: Model, groups: Sequence[Group], left_out: Mapping[str, str] | None = None) -> None:
-        self.model, self.groups, self.left_out = model, tuple(groups), dict(left_out or {})
-        self.names, self.sizes = tuple(g.name for g in groups), tuple(g.size for g in groups)
-        self.n, self.extractable = sum(self.sizes), False
+        self.model = model
+        self.groups = tuple(groups)
+        self.left_out = dict(left_out or {})
+        self.names = tuple(g.name for g in groups)
+        self.sizes = tuple(g.size for g in groups)
+        self.n = sum(self.sizes)
+        self.extractable = False
         self._modules = modules = dict(model.net.named_modules(remove_duplicate=False))
         self._rows: dict[int, Cut] = {}  # by the identity of a tensor of the network
         self._columns: dict[int, Cut] = {}
@@ -106,19 +110,21 @@ class Neurons:
                 other = columns[column[0]].repeat_interleave(column[1], -1)[..., None, :, None]
                 mask = other if mask is None else mask & other
             if mask is not None:
-                out[..., start:stop].unflatten(-1, (shape[0], shape[1] if column is not None else 1, -1)).copy_(mask)
+                cut = (shape[0], shape[1] if column is not None else 1, -1)
+                out[..., start:stop].unflatten(-1, cut).copy_(mask)
         return out
 
     def fits(self, units: Tensor) -> bool:
         """Whether a network of the units [K] can be extracted: convolutions need one channel at least."""
+        parts = self._parts(units)
         return self.extractable and all(
             part.any() or all(type(self._modules[name]) is nn.Linear for name in (*group.rows, *group.columns))
-            for part, group in zip(self._parts(units), self.groups, strict=True)
+            for part, group in zip(parts, self.groups, strict=True)
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Build it again in another process: it refers to tensors by identity, which cannot be pickled."""
-        return Neurons, (self.model, self.groups, self.left_out), {"extractable": self.extractable}
+        return _remade, (self.model, self.groups, self.left_out, self.extractable)
 
     def extract(self, units: Tensor) -> tuple[Model, Tensor]:
         """The smaller network with ``units`` [K], and the index of its vector [G'] in that of the whole network.
@@ -161,6 +167,12 @@ class Neurons:
         return model, torch.cat(index)
 
 
+def _remade(model: Model, groups: Sequence[Group], left_out: Mapping[str, str], extractable: bool) -> Neurons:
+    neurons = Neurons(model, groups, left_out)
+    neurons.extractable = extractable
+    return neurons
+
+
 def _run(places: Tensor, times: int) -> Tensor:
     """Entries [k * times] that belong to the units at ``places`` [k]."""
     return (places[:, None] * times + torch.arange(times, device=places.device)).flatten()
@@ -196,10 +208,13 @@ def _claim(taken: dict[int, Cut], tensor: Tensor, k: int, group: Group, name: st
 
 def _resize(module: nn.Module, attribute: str, small: Tensor, rows: bool, columns: bool) -> None:
     """Set the size attributes of a layer."""
-    of_rows = ("out_features", "out_channels", "num_features", "num_parameters") if rows else ()
-    of_columns = ("in_features", "in_channels") if columns else ()
-    for name, dim in [*((name, 0) for name in of_rows), *((name, 1) for name in of_columns)]:
-        if hasattr(module, name):
-            setattr(module, name, small.shape[dim])
+    if rows:
+        for name in ("out_features", "out_channels", "num_features", "num_parameters"):
+            if hasattr(module, name):
+                setattr(module, name, len(small))
+    if columns:
+        for name in ("in_features", "in_channels"):
+            if hasattr(module, name):
+                setattr(module, name, small.shape[1])
     if rows and attribute == "weight" and getattr(module, "groups", 1) > 1:  # a depthwise convolution
         module.groups = module.in_channels = len(small)  # type: ignore[assignment]

@@ -360,7 +360,9 @@ class Bound:
         refuse(changed)
         self.model.require_exact(trained)
 
-    def gradient(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool = True) -> Tensor:
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
+    ) -> Tensor:
         """Gradient [P] of the objective, overwritten by the next call; in training mode the BatchNorm statistics in ``buffers`` move."""
         parts = self._parts(theta, buffers, x, objective, train)
         with torch.no_grad():  # PyTorch 2.6 gives zeros that require gradients where the loss does not use a tensor
@@ -485,7 +487,9 @@ class Stacked:
         self.net.eval()
         return self._call(self.model.parts(aligned(theta), buffers), buffers, x)
 
-    def gradient(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool = True) -> Tensor:
+    def gradient(
+        self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
+    ) -> Tensor:
         """Gradients [m, P]. The result is overwritten by the next call."""
         self.model.train(self.net, train)
         parts = self.model.parts(aligned(theta.detach()), buffers)

@@ -164,9 +164,20 @@ class Federation(Arrangement):
         rules, optimiser = Method.of(method), checked_solver(solver)
         rules.check(optimiser)
         mine, tests, groups = own_tests(client_tests, tests, groups, names)
-        read: dict[str, Any] = {"tests": {} if tests is None else tests, "client_tests": mine, "memory": memory}
-        read |= {"server_validation": server_validation, "transform": transform, "head": head, "task": meaning}
-        inputs = frame(net, clients, settings, names, lr=optimiser.lr, **read)
+        inputs = frame(
+            net,
+            clients,
+            settings,
+            names,
+            lr=optimiser.lr,
+            tests={} if tests is None else tests,
+            client_tests=mine,
+            server_validation=server_validation,
+            transform=transform,
+            head=head,
+            memory=memory,
+            task=meaning,
+        )
         away = population is not None
         belongs = named("groups", groups, "clients, that of its test set")
         sets = EvaluationSets(inputs.tests, belongs, recorded, inputs.client_tests, len(inputs.data), own)
@@ -188,9 +199,17 @@ class Federation(Arrangement):
         presence, attackers = who_comes(inputs, rules, settings, sets.groups, here=not away)
         given, settings = (inputs, settings) if rules.sharing.clients else inputs.pooled(settings)
         choice = choose_engine(given, settings) if population is None else population.choice
-        of_groups: dict[str, Any] = {"attributes": given.values(people), "positive": target and target.number}
-        cores = workers or torch.get_num_threads()
-        trial = prepare(given, rules, optimiser, settings, choice.engine, groups=neurons, workers=cores, **of_groups)
+        trial = prepare(
+            given,
+            rules,
+            optimiser,
+            settings,
+            choice.engine,
+            groups=neurons,
+            workers=workers or torch.get_num_threads(),
+            attributes=given.values(people),
+            positive=None if target is None else target.number,
+        )
         self.trial = replace(trial, away=away, presence=presence, attackers=attackers)
         super().__init__(
             inputs, sets, held, called, people, target, least_group, select, population, choice, measured, of_people
@@ -462,17 +481,27 @@ class Federation(Arrangement):
     @property
     def history(self) -> History:
         """The records of the run so far, and its description."""
-        method, tests, header = self.method, self.tests, self.header
-        meta: Meta = {"method": own_code.short(str(method)), "in_force": in_force(method), "printed": printed(method)}
-        meta |= {"seed": self.trial.settings.seed, "rounds": max(self.trial.rounds, self.progress.t)}
-        meta |= {"select": self.select, "client_names": list(self.names)}
-        meta |= {"client_groups": None if tests.groups is None else list(tests.groups)}
-        meta |= {"measures": list(tests.measures), "classes": list(self.classes)}
-        meta |= {"positive": None if self.positive is None or self.positive.why != "given" else self.positive.name}
-        meta |= {"least_group": self.least_group, "client_tests": tests.of_clients is not None, "bound": method.sharing}
-        meta |= {"personal": self.personal or bool(method.overriding("reward"))}
-        meta |= {"header": header, "header_keys": [*map(key_of, header)]}
-        meta |= {"machines": self.machines, "holdings": self.holdings}
+        meta: Meta = {
+            "method": own_code.short(str(self.method)),
+            "in_force": in_force(self.method),
+            "printed": printed(self.method),
+            "seed": self.trial.settings.seed,
+            "rounds": max(self.trial.rounds, self.progress.t),
+            "select": self.select,
+            "client_names": list(self.names),
+            "client_groups": None if self.tests.groups is None else list(self.tests.groups),
+            "measures": list(self.tests.measures),
+            "classes": list(self.classes),
+            "positive": None if self.positive is None or self.positive.why != "given" else self.positive.name,
+            "least_group": self.least_group,
+            "client_tests": self.tests.of_clients is not None,
+            "bound": self.method.sharing,
+            "personal": self.personal or bool(self.method.overriding("reward")),
+            "header": (header := self.header),
+            "header_keys": [*map(key_of, header)],
+            "machines": self.machines,
+            "holdings": self.holdings,
+        }
         if isinstance(task := self.model.task, Regression):
             meta |= {"task": task.name, "unit": task.unit}
         if self.attributes:

@@ -31,7 +31,7 @@ from equipoise.system.ranges import check_whole
 from equipoise.system.terminal import Terminal
 
 log = logging.getLogger(__name__)
-on_disk = "The updates of a round, %s, are kept in a file in %s, as %s of memory are free. A round is slower; results are the same."
+ON_DISK = "The updates of a round, %s, are kept in a file in %s, as %s of memory are free. A round is slower; results are the same."
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def check_memory(model: Model, clients: int, private: bool, device: str | torch.
     if (free := memory.free(device)) is None or not rows.too_large(clients, row, device, own):
         return 0
     needed, about = own + rows.TRAINING * row.nbytes, f"{clients:,} clients x {model.size:,} numbers"
-    if device.type != "cpu":
+    if not rows.on_a_disk(device):
         needed, updates = needed + updates, 0
     _refuse(needed, free, "at least", about)
     if updates > (room := shutil.disk_usage(tempfile.gettempdir()).free):
@@ -164,7 +164,7 @@ def check_memory(model: Model, clients: int, private: bool, device: str | torch.
             "or set TMPDIR to a directory on a larger disk."
         )
     if updates:
-        log.warning(on_disk, size(updates), tempfile.gettempdir(), size(free))
+        log.warning(ON_DISK, size(updates), tempfile.gettempdir(), size(free))
     return updates
 
 
@@ -232,26 +232,37 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     if fed.collaborative and fed.alone is None:
         solo = isolated(trial)
         alone, _ = _timed(lambda last: one_round(solo, replace(last, t=0), rounds)[0], begin(solo), device)
-    training, (after, record) = _timed(
-        lambda last: one_round(trial, replace(last[0], t=now.t), total), (now, Record()), device
-    )
+    with memory.own_peak() if updates else nullcontext([0]) as own:
+        training, (after, record) = _timed(
+            lambda last: one_round(trial, replace(last[0], t=now.t), total), (now, Record()), device
+        )
     if fed.tests.sets:
         tested, scores = _evaluation(fed, trial, after, rounds)
         record = {**record, **scores, "seconds": 0.1234}
     tensors: list[Tensor | rows.Rows] = [*after.tensors().values()]
     state, absent = _bytes(tensors), sum(x.default.nbytes * len(x) for x in tensors if isinstance(x, rows.Rows))
-    disk, needed = absent + updates, int(memory.most_taken(device))
-    if updates:  # as much of their file as the system keeps in memory is no need of the process
-        needed = max(needed - updates, int(memory.taken(device)))
+    # as much of the updates' file as the system keeps in memory is no need of the process
+    disk, needed = absent + updates, own[0] or int(memory.most_taken(device))
     if directory is not None:
         disk += (1 + keep) * (state + absent) + rounds * len(line(record, "").encode())  # checkpoints, records
         needed = max(needed, int(memory.taken(device)) + 2 * state)  # a checkpoint is made in memory, then written
-    steps = statistics.mean(trial.settings.steps_of(d.size) for d in trial.data)
-    disk_free = shutil.disk_usage(_there(directory or Path(tempfile.gettempdir()))).free
-    engine, why = fed.engine_choice.engine, fed.engine_choice.why
-    workers = 1 if engine == "sequential" else min(M, fed.workers)
-    room, seconds = (needed, held, free, disk, disk_free), (training, tested, rounds * alone)
-    return Forecast(rounds, N, M, steps, engine, why, workers, *room, *seconds)
+    return Forecast(
+        rounds=rounds,
+        clients=N,
+        cohort=M,
+        steps=statistics.mean(trial.settings.steps_of(d.size) for d in trial.data),
+        engine=fed.engine_choice.engine,
+        why=fed.engine_choice.why,
+        workers=1 if fed.engine_choice.engine == "sequential" else min(M, fed.workers),
+        needed=needed,
+        held=held,
+        free=free,
+        disk=disk,
+        disk_free=shutil.disk_usage(_there(directory or Path(tempfile.gettempdir()))).free,
+        training=training,
+        evaluation=tested,
+        alone=rounds * alone,
+    )
 
 
 def _timed(step: Callable[[T], T], last: T, device: torch.device) -> tuple[float, T]:

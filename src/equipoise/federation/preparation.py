@@ -138,17 +138,36 @@ def prepare(
     else:  # jobs carry the settings, also to other processes: they get the engine's name
         call, settings = settings.engine, replace(settings, engine=engine)
     neurons = inputs.neurons(groups) if "neurons" in method.needs else None
-    sizes = torch.tensor([d.size for d in inputs.data], dtype=torch.float64, device=model.initial.device)
-    outputs = inputs.n_classes, inputs.n_features, model.head[: model.n_params]
-    batches = 0 if held_out is None else -(-held_out.size // VALIDATION_BATCH)
-    asked = cohort_size(len(inputs.data), settings.participation)
     setup = Setup(
-        model.initial, model.layout, sizes, solver, *outputs, neurons, batches, asked, attributes or {}, positive
+        model.initial,
+        model.layout,
+        torch.tensor([d.size for d in inputs.data], dtype=torch.float64, device=model.initial.device),
+        solver,
+        inputs.n_classes,
+        inputs.n_features,
+        model.head[: model.n_params],
+        neurons,
+        0 if held_out is None else -(-held_out.size // VALIDATION_BATCH),
+        cohort_size(len(inputs.data), settings.participation),
+        attributes or {},
+        positive,
     )
-    clients, private = (inputs.data, inputs.names), method.private(model)
-    drawn, oracle = chances(inputs.transform), _oracle(inputs, solver)
-    trial = Trial(model, inputs.bound, method, solver, call, setup, *clients, private, settings, drawn, oracle)
-    return replace(trial, neurons=neurons, workers=workers)
+    return Trial(
+        model=model,
+        bound=inputs.bound,
+        method=method,
+        solver=solver,
+        engine=call,
+        setup=setup,
+        data=inputs.data,
+        names=inputs.names,
+        private=method.private(model),
+        settings=settings,
+        chances=chances(inputs.transform),
+        oracle=_oracle(inputs, solver),
+        neurons=neurons,
+        workers=workers,
+    )
 
 
 def recorded_of(task: Task, measures: Iterable[object]) -> tuple[tuple[str, ...], tuple[Measure, ...]]:

@@ -409,7 +409,13 @@ def _take(now: Progression, ids: Sequence[int], answers: Iterator[Answer]) -> _T
     losses: dict[int, Tensor] = {}
     unfit: dict[int, str] = {}
     cause: Exception | None = None
+    seen: set[int] = set()
     for answer in answers:
+        if twice := seen.intersection(answer.rows):
+            raise ValueError(
+                f"The engine answers twice for client {ids[min(twice)]}: it must yield each row of a job once."
+            )
+        seen.update(answer.rows)
         cause = cause or answer.cause
         if reason := guard.misfit(answer, now.vector, blank):
             unfit |= dict.fromkeys(answer.rows, reason)

@@ -42,12 +42,11 @@ POSITIVE_CLASS: Final = "positive class"  # key of the sentence that names it
 
 # variances of rates and means if one person may have several rows, from the sums over the rows of each person, which add up over data sets
 Array = NDArray[Any]
-Factors = Sequence[float]
 
 OF_NUMBERS: Final = ("n", "error", "absolute", "squares", "prediction")  # of a person: rows, and sums over them
 # numerator and denominator of each rate, as factors of five sums over the rows of a person: right, true, chosen, all, hits; the first three of
 # the class
-RATES: Final[Mapping[str, tuple[Factors, Factors]]] = {
+RATES: Final[Mapping[str, tuple[Sequence[float], Sequence[float]]]] = {
     "tpr": ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0)),
     "fpr": ((-1, 0, 1, 0, 0), (0, -1, 0, 1, 0)),
     "selection_rate": ((0, 0, 1, 0, 0), (0, 0, 0, 1, 0)),
@@ -86,7 +85,9 @@ def moments(sums: Array, values: Array, V: int) -> tuple[list[int], Array]:
     return np.bincount(values, minlength=V).tolist(), np.array(products).reshape(V, *sums.shape[1:], sums.shape[-1])
 
 
-def variance(sums: Array, people: float, total: float, ratio: float, top: Factors, bottom: Factors) -> float:
+def variance(
+    sums: Array, people: float, total: float, ratio: float, top: Sequence[float], bottom: Sequence[float]
+) -> float:
     r"""Variance of a ratio R of two sums over m people, y by x (Cochran 1977, 6.3): :math:`\frac{m}{m-1} \sum (y - R x)^2 / (\sum x)^2`.
 
     Parameters
@@ -112,7 +113,8 @@ def effective(sums: Array, people: float, n: float, share: float, rate: str) -> 
     if not 0 < share < 1 or people < 2:
         squares = float(np.asarray(bottom) @ sums @ np.asarray(bottom))
         return float(np.minimum(n, n**2 / squares)) if squares > 0 else n
-    return n / max(1.0, variance(sums, people, n, share, top, bottom) * n / (share * (1 - share)))
+    spread = variance(sums, people, n, share, top, bottom)
+    return n / max(1.0, spread * n / (share * (1 - share)))
 
 
 class Positive(NamedTuple):
@@ -269,9 +271,14 @@ def sizes_of(counts: Counts) -> dict[str, list[float]]:
     """By the name of a rate, how many samples it is about for each class: its denominator."""
     true, chosen = counts["true"], counts["chosen"]
     n: float = sum(true)
-    others, not_chosen, every = [n - k for k in true], [n - k for k in chosen], [n for _ in true]
-    sizes: list[list[float]] = [[*true], others, every, [*chosen], not_chosen, [*every]]
-    return dict(zip(RATES, sizes, strict=True))
+    return {
+        "tpr": [*true],
+        "fpr": [n - k for k in true],
+        "selection_rate": [n for _ in true],
+        "ppv": [*chosen],
+        "npv": [n - k for k in chosen],
+        "accuracy": [n for _ in true],
+    }
 
 
 def people_of(counts: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -365,6 +372,7 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
     }
     measured = {name: _largest(gaps, keys, classes) for name, keys in MEASURED.items()}
     places = product(rates, ("tpr", "fpr"), classes)
+    undefined = tuple((name, rate, c) for name, rate, c in places if not rates[name].of(rate, c).defined)
     return Parity(
         gaps["accuracy", 0].difference,
         **{name: _value(max(by_class.values(), default=math.nan)) for name, by_class in measured.items()},
@@ -373,7 +381,7 @@ def parity(groups: Mapping[str, Counts], positive: int | None = None, least: int
         gaps=gaps,
         classes=classes,
         widest={name: max(by_class, key=by_class.__getitem__) for name, by_class in measured.items() if by_class},
-        undefined=tuple((name, rate, c) for name, rate, c in places if not rates[name].of(rate, c).defined),
+        undefined=undefined,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, Self, get_args
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,8 +41,12 @@ class Aim:
         ------
         ValueError : none was given, several, or one out of its range.
         """
-        values = sensitivity, specificity, cost, 1.0 if youden else None
-        aims: dict[Kind, float | str | None] = dict(zip(get_args(Kind), values, strict=True))
+        aims: dict[Kind, float | str | None] = {
+            "sensitivity": sensitivity,
+            "specificity": specificity,
+            "cost": cost,
+            "youden": 1.0 if youden else None,
+        }
         named = [kind for kind, value in aims.items() if value is not None]
         if len(named) != 1:
             raise ValueError(f"A threshold is chosen in one way: {WAYS}. Found {', '.join(named) or 'none'}.")
@@ -216,7 +220,8 @@ def chances(hist: Array, metric: Metric, grid: int = 1000) -> Array:
     the highest accuracy. A group without samples for a rate keeps the middle.
     """
     above, n = taken(hist), hist.sum(-1)
-    tables, r, B = rates(hist, metric), np.linspace(0, 1, grid + 1), hist.shape[-1]
+    tables, r = rates(hist, metric), np.linspace(0, 1, grid + 1)
+    B = hist.shape[-1]
     usable = np.isfinite(tables).all((0, 2))
     steps = np.arange(B)[None] >= np.arange(B + 1)[:, None]  # [t, b]
     chance = np.tile(steps[-(-B // 2)].astype(float), (len(hist), 1))
@@ -228,7 +233,8 @@ def chances(hist: Array, metric: Metric, grid: int = 1000) -> Array:
         heights[a] = np.interp(r, x[curves[a][1]], y[curves[a][1]])
     if not curves:
         return chance
-    sizes, lowest = n[usable].sum(0), np.minimum.reduce([*heights.values()])
+    sizes = n[usable].sum(0)
+    lowest = np.minimum.reduce([*heights.values()])
     if metric == "eodds":
         accuracy = (lowest * sizes[1] + (1 - r) * sizes[0]) / sizes.sum()
     else:

@@ -42,7 +42,8 @@ class ResNet10(nn.Module):
         if len(in_shape) != 3 or min(in_shape) < 1:
             raise ValueError(f"resnet10: in_shape must be (channels, height, width); found {tuple(in_shape)}.")
         check_whole("resnet10: width", width, 1)
-        self.stem, self.norm = nn.Conv2d(in_shape[0], width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.stem = nn.Conv2d(in_shape[0], width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
         sizes = (1, 1, 1), (1, 2, 2), (2, 4, 2), (4, 8, 2)  # channels before and after, by the width, and stride
         self.stages = nn.Sequential(*(BasicBlock(a * width, b * width, stride) for a, b, stride in sizes))
         self.classifier = nn.Linear(8 * width, n_classes)
@@ -269,7 +270,8 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
             "Save the network's state_dict() alone, for example as .safetensors."
         ) from None
     if not isinstance(tensors, Mapping) or not all(isinstance(x, Tensor) for x in tensors.values()):
-        kinds = sorted({type(x).__name__ for x in (tensors.values() if isinstance(tensors, Mapping) else [tensors])})
+        values = tensors.values() if isinstance(tensors, Mapping) else [tensors]
+        kinds = sorted({type(x).__name__ for x in values})
         raise ValueError(
             f"weights: {file} must hold a state dictionary, tensors by name; found {', '.join(kinds)}. "
             "Save the network's state_dict() alone."

@@ -4,9 +4,6 @@ The data are those of Efron, Hastie, Johnstone and Tibshirani 2004 (Least Angle 
 scikit-learn: ten measurements of 442 people, and how far the disease had gone a year later.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -25,17 +22,10 @@ MOST = 20  # clients
 AGES = 5  # bands of age that the clients of a Dirichlet draw share
 LEVELS = 3  # bands of the target, each of which is in training and test data in the same share
 
+NETWORK = {"hidden": [32]}
 PROTOCOL = Protocol(rounds=30, epochs=2, batch_size=16, lr=0.02, momentum=0.0, weight_decay=1e-4)
-TRAINED: Mapping[str, Any] = {
-    "network": "mlp",
-    "network_options": {"hidden": [32]},
-    "protocol": PROTOCOL,
-    "measures": (),
-}
 
 SUMMARY = "Progression of diabetes, a number: clients by age, test sets by sex; 442 people, of scikit-learn."
-PREDICTS = "how far the disease has gone after a year"
-REMARK = "The sexes are 1 and 2, as in the source, which does not state which is which."
 
 
 def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25) -> Described:
@@ -58,8 +48,20 @@ def scenario(*, clients: int = 5, alpha: float | None = None, test: float = 0.25
     check_number("diabetes: test", test, 0, 0.5, ", the share of a client's people to test on", above=True)
     if alpha is not None:
         partition.check("diabetes", PEOPLE, clients, alpha)
-    fields = {"summary": SUMMARY, "predicts": PREDICTS, "remark": REMARK, "task": REGRESSION, **TRAINED}
-    description = Description(name="diabetes", sample=(FEATURES,), transform=None, n_classes=0, **fields)
+    description = Description(
+        name="diabetes",
+        summary=SUMMARY,
+        sample=(FEATURES,),
+        transform=None,
+        task=REGRESSION,
+        n_classes=0,
+        network="mlp",
+        network_options=NETWORK,
+        protocol=PROTOCOL,
+        measures=(),
+        predicts="how far the disease has gone after a year",
+        remark="The sexes are 1 and 2, as in the source, which does not state which is which.",
+    )
 
     def build(seed: int) -> Scenario:
         from sklearn.datasets import load_diabetes  # here, because it takes a second

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ SIDE = 32  # of a digit, pixels
 OFFICE_SIDE = 192
 
 OFFICE_TRANSFORM = Images(MEAN, STD, flip=True)
-NETWORK: Mapping[str, Any] = {"n_classes": 10, "network": "resnet10", "network_options": {"width": 64}}
+NETWORK = {"width": 64}
 DIGITS_PROTOCOL = Protocol(rounds=200, epochs=10, batch_size=64, lr=0.001, momentum=0.9, weight_decay=1e-5)
 OFFICE_PROTOCOL = replace(DIGITS_PROTOCOL, batch_size=16)
 
@@ -67,8 +66,7 @@ def digits(
     with _without("fedheal-digits", data, chosen):
         papers.require(data, dict.fromkeys(chosen, ("train", "test")))
     transform = Images(MEAN, STD, crop=size // 8, pad="zero")
-    about: dict[str, Any] = {"name": "fedheal-digits", "summary": SUMMARY_DIGITS, "sample": (3, size, size)}
-    description = Description(**about, **NETWORK, transform=transform, protocol=DIGITS_PROTOCOL)
+    description = _described("fedheal-digits", SUMMARY_DIGITS, size, transform, DIGITS_PROTOCOL)
 
     def read(domain: str, split: str) -> Contents:
         with _without("fedheal-digits", data, chosen, domain):
@@ -119,8 +117,7 @@ def office(
     chosen, groups = _groups("fedheal-office", domains, OFFICE, clients, share, size)
     with _without("fedheal-office", data, chosen):
         papers.require(data, {"office-caltech10": chosen})
-    about: dict[str, Any] = {"name": "fedheal-office", "summary": SUMMARY_OFFICE, "sample": (3, size, size)}
-    description = Description(**about, **NETWORK, transform=OFFICE_TRANSFORM, protocol=OFFICE_PROTOCOL)
+    description = _described("fedheal-office", SUMMARY_OFFICE, size, OFFICE_TRANSFORM, OFFICE_PROTOCOL)
 
     def build(seed: int) -> Scenario:
         images = {domain: papers.read("office-caltech10", data, domain, side=size) for domain in chosen}
@@ -137,6 +134,19 @@ def office(
         return papers.scenario(description, seed, images, made)
 
     return description, build
+
+
+def _described(name: str, summary: str, side: int, transform: Images, protocol: Protocol) -> Description:
+    return Description(
+        name=name,
+        summary=summary,
+        sample=(3, side, side),
+        transform=transform,
+        n_classes=10,
+        network="resnet10",
+        network_options=NETWORK,
+        protocol=protocol,
+    )
 
 
 def _groups(

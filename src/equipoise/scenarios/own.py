@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields as fields_of, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -95,23 +95,38 @@ def scenario(data: Path, *, held: Draw = NOTHING, **options: Any) -> Described:
         sample, images = (len(coder.names),), False
     chosen_class = None if given.positive is None else check_positive(own, given.positive)
     rates = [RATES] if own.group is not None and not own.regression else []
-    network = "cnn" if images and min(sample[1:]) >= SMALLEST else "mlp"
-    fields: dict[str, Any] = {"sample": sample, "transform": replace(TRANSFORM, levels=levels) if images else None}
-    fields |= {"classes": own.classes, "n_classes": len(own.classes), "positive": chosen_class}
-    fields |= {"task": task or CLASSIFICATION, "measures": chosen([*several(given.measures), *rates])}
-    fields |= {"network": network, "protocol": PROTOCOL, "has_server_validation": bool(parts.validation)}
-    description = Description(name="own", summary=SUMMARY, **fields)
+    description = Description(
+        name="own",
+        summary=SUMMARY,
+        sample=sample,
+        transform=replace(TRANSFORM, levels=levels) if images else None,
+        n_classes=len(own.classes),
+        network="cnn" if images and min(sample[1:]) >= SMALLEST else "mlp",
+        protocol=PROTOCOL,
+        measures=chosen([*several(given.measures), *rates]),
+        has_server_validation=bool(parts.validation),
+        classes=own.classes,
+        positive=chosen_class,
+        task=task or CLASSIFICATION,
+    )
+
     recipe = {"version": VERSION, **share, "tests": tests, "size": size, **({"range": between} if between else {})}
 
     def build(seed: int) -> Scenario:
         own = _read(str(data), wanted, download, between, seed) if seeded else first
         if (own.classes, own.layout) != (first.classes, first.layout):
             raise DataError(f"{own.source}: seed {seed} gives other classes, or samples of another shape, than seed 0.")
-        about = {"scenario": "own", "seed": seed, "recipe": recipe, "source": own.source, "layout": own.layout}
-        written = {name: value for name in WRITTEN if (value := getattr(wanted, name))}
-        about |= {"read": {**own.about, **written}, "classes": list(own.classes)}
-        about |= {"task": task} if own.regression else {}
-        about |= {} if chosen_class is None else {"positive": chosen_class}
+        about = {
+            "scenario": "own",
+            "seed": seed,
+            "recipe": recipe,
+            "source": own.source,
+            "layout": own.layout,
+            "read": {**own.about, **{name: value for name in WRITTEN if (value := getattr(wanted, name))}},
+            "classes": list(own.classes),
+            **({"task": task} if own.regression else {}),
+            **({} if chosen_class is None else {"positive": chosen_class}),
+        }
         parts = divided(own, seed, **share)
         return federate(description, about, own, parts, tests, size, held, None if seed else coder)
 
@@ -125,9 +140,10 @@ def _read(source: str, columns: Columns, download: bool, between: Range | None, 
     if Path(source).is_file():
         about = Path(source).stat()
         own = _kept(source, columns, download, between, (about.st_size, about.st_mtime_ns))
-        if (
-            not isinstance(own.inputs, Pictures) or own.inputs.current
-        ):  # else the table is the same, and an image is not
+        stale = (
+            isinstance(own.inputs, Pictures) and not own.inputs.current
+        )  # the table is the same, and an image is not
+        if not stale:
             return own
     return read_user_data(source, columns, download=download, between=between)
 
@@ -186,7 +202,7 @@ def check_positive(own: UserData, positive: str | int) -> str:
 def columns_of(**options: Any) -> Columns:
     """How a table is to be read, of the options of :func:`scenario`; others are ignored."""
     lists = ("leave_out", "keep", "not_missing", "inputs")
-    values: dict[str, Any] = {f.name: options[f.name] for f in fields_of(Columns) if f.name in options}
+    values: dict[str, Any] = {f.name: options[f.name] for f in fields(Columns) if f.name in options}
     if values.get("task") is not None:
         values["task"] = kind_of(values["task"])
     if isinstance(values.get("group"), list):
@@ -251,8 +267,10 @@ def divided(
         if server_validation:
             more, mine = _drawn_people(people, mine, drawn_for_server, partial(draw, share=server_validation))
             held += more.tolist()
-        train |= {name: mine.tolist()} if len(mine) else {}
-        tested |= {name: tests.tolist()} if len(tests) else {}
+        if len(mine):
+            train[name] = mine.tolist()
+        if len(tests):
+            tested[name] = tests.tolist()
     _give_back(y, whose, people, train, tested if draws else {}, held)
     parts = Parts(train, tested, rows_of.get(("", "test"), []), sorted(held))
     return replace(parts, notes=tuple(_remarks(own, parts, test if draws else 0)))

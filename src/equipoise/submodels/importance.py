@@ -28,12 +28,14 @@ NO_SAMPLES = "Importance is a loss on samples, and there are none; give the serv
 COMPARED = 32  # samples on which the shortcut is compared with the plain computation
 
 
-def naive(neurons: Neurons, vector: Tensor, batches: Batches, only: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+def naive(
+    neurons: Neurons, vector: Tensor, batches: Batches, only: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
     """The same as :func:`ablation`, by one pass through all samples for each unit (or for those in ``only``)."""
     batches = [*batches]
     if not (samples := sum(len(y) for _, y in batches)):
         raise ValueError(NO_SAMPLES)
-    bound, units = Bound(neurons.model), only or range(neurons.n)
+    bound, units = Bound(neurons.model), range(neurons.n) if only is None else only
     present = torch.ones(neurons.n, dtype=torch.bool, device=vector.device)
     total = [_total(bound, vector, batches)]
     for k in units:

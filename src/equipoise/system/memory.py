@@ -5,6 +5,7 @@ import ctypes
 import os
 import platform
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +76,35 @@ def most_taken(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return _kilobytes("/proc/self/status", "VmHWM") or 0
+
+
+@contextlib.contextmanager
+def own_peak() -> Iterator[list[int]]:
+    """A list with the most bytes that this process has had while the block runs, without files that are mapped, looked at 20 times a second."""
+    peak, ended = [0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.05):
+            peak[0] = max(peak[0], _kilobytes("/proc/self/status", "RssAnon") or 0)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def holds(folder: str) -> bool:
+    """Whether a folder is itself in memory, as ``/tmp`` of some systems is; False if unknown."""
+    try:
+        lines = Path("/proc/mounts").read_text().splitlines()
+    except OSError:
+        return False
+    path = Path(folder).resolve()
+    kinds = {place: kind for _, place, kind, *_ in map(str.split, lines) if path.is_relative_to(place)}
+    return bool(kinds) and kinds[max(kinds, key=len)] in ("tmpfs", "ramfs")
 
 
 def watch(device: torch.device) -> None:

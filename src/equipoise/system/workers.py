@@ -87,9 +87,14 @@ class Worker:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.environment = {**(environment or {})}
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed below; a pipe would block the process when full)
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors, "encoding": "utf-8"}
-        command, variables = python("-m", "equipoise", "work"), {**os.environ, **self.environment}
-        self.process: subprocess.Popen[str] = subprocess.Popen(command, env=variables, **pipes)
+        self.process = subprocess.Popen(
+            python("-m", "equipoise", "work"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            encoding="utf-8",
+            env={**os.environ, **self.environment},
+        )
 
     @property
     def alive(self) -> bool:

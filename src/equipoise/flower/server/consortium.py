@@ -90,15 +90,23 @@ def federation(
     complete = bool(own) and (groups is not None or all(names == set(own) for names in tested))
     consortium = Consortium(sites, complete, MaskedSites(sites, masks) if secure else None)
     blank = [Blank(site.size, site.kind) for site in sites.members]
-    more |= {
-        "tests": own,
-        "groups": groups,
-        "names": [site.name for site in sites.members],
-        "memory": 0,
-    }  # none is read
-    more |= {"server_validation": task.server_validation, "neurons": task.neurons, "measures": task.measures}
-    more |= {"settings": replace(settings, engine=sites), "population": consortium}
-    fed = Federation(task.net, blank, method, solver, **task.common, **more)
+    fed = Federation(
+        task.net,
+        blank,
+        method,
+        solver,
+        settings=replace(settings, engine=sites),
+        tests=own,
+        groups=groups,
+        names=[site.name for site in sites.members],
+        server_validation=task.server_validation,
+        neurons=task.neurons,
+        measures=task.measures,
+        population=consortium,
+        memory=0,  # none is read
+        **task.common,
+        **more,
+    )
     if fed.tests.own and (fed.personal or not complete):
         raise ValueError(
             f"{fed.tests.own[0].name} cannot be measured here: sites keep their test sets, and the models that they predict with. Leave it "
@@ -210,7 +218,7 @@ class Consortium:
         broken = judged({m: tested.tallies.values() for m, tested in results.items()})
         results = {m: results[m] for m in sorted(results) if broken.get(m) != UNUSABLE}
         record = Record() if here else self._of_sets(trial, results, broken, wanted, both=both, own=own)
-        if measures is not None or not own:
+        if measures is not None or not personal(trial, now):
             own_scores = [results[m].own if m in results else None for m in range(len(sites.members))]
             main = [None if tally is None else tally.main for tally in own_scores]
             sizes = [0 if tally is None else int(tally.n) for tally in own_scores]

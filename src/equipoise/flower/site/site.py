@@ -157,15 +157,26 @@ class Site:
         self, t: int, fields: Mapping[str, Any], received: Tensor, memory: Memory, submodel: Submodel = (None, None)
     ) -> Job:
         """The site's part of round ``t`` with its states and messages, and the units and coordinates of its submodel."""
-        trial, ids, rounds, data = self.trial, (fields["client"],), fields["rounds"], [loaded(self.trial.data[0])]
-        chances, private = trial.chances, trial.private
-        run = trial.model, trial.method.rules, trial.solver, trial.settings
-        states, messages = (tree_map(lambda x: x[None], tree) for tree in memory)
+        trial, (states, messages) = self.trial, memory
         units, held = (None if x is None else x[None] for x in submodel)
-        neurons = trial.neurons if plain(trial) else None
-        secret = None if self.simulated else secrets.token_bytes(32)  # new noise for every message
         return Job(
-            *run, t, rounds, chances, ids, received[None], states, messages, data, private, units, held, neurons, secret
+            model=trial.model,
+            rules=trial.method.rules,
+            solver=trial.solver,
+            settings=trial.settings,
+            t=t,
+            rounds=fields["rounds"],
+            chances=trial.chances,
+            ids=(fields["client"],),
+            received=received[None],
+            states=tree_map(lambda x: x[None], states),
+            messages=tree_map(lambda x: x[None], messages),
+            data=[loaded(trial.data[0])],
+            private=trial.private,
+            units=units,
+            held=held,
+            neurons=trial.neurons if plain(trial) else None,
+            secret=None if self.simulated else secrets.token_bytes(32),  # new noise for every message
         )
 
     # reading messages and stored state
@@ -516,17 +527,18 @@ def _keep_bundle(site: Site, vector: Tensor, t: int, rounds: int, server: Sequen
     shutil.rmtree(folder, ignore_errors=True)  # of a run that went on
     try:
         trial, tests, task = site.trial, site.shown, site.trial.model.task
-        method, C = own_code.short(str(trial.method)), trial.setup.n_classes
         meta: Meta = {
-            "method": method,
+            "method": own_code.short(str(trial.method)),
             "seed": trial.settings.seed,
             "rounds": rounds,
             "client_names": list(trial.names),
+            "measures": list(tests.measures),
+            "classes": list(site.task.classes or map(str, range(trial.setup.n_classes))),
+            "least_group": site.least,
+            "positive": str(site.run_config.get("positive") or "") or None,
+            "header": list(site.doubts),
+            "holdings": holdings.holdings(trial.names, None, trial.data, tests.sets, trial.setup.n_classes),
         }
-        meta |= {"measures": list(tests.measures), "classes": list(site.task.classes or map(str, range(C)))}
-        meta |= {"least_group": site.least, "positive": str(site.run_config.get("positive") or "") or None}
-        meta |= {"header": list(site.doubts)}
-        meta |= {"holdings": holdings.holdings(trial.names, None, trial.data, tests.sets, C)}
         if isinstance(task, Regression):
             meta |= {"task": task.name, "unit": task.unit}
         if site.attributes:
