@@ -403,7 +403,7 @@ WRONG: list[tuple[list[Any], str]] = [
     (["--network", "cnn(width=4"], "--network cnn(width=4: write NAME=VALUE in the brackets and close them"),
     (
         ["--engine", "warp"],
-        "Unknown engine 'warp'. Choose one of: auto, sequential, workers, processes, stacked, flower-inproc.",
+        "Unknown engine 'warp'. Choose one of: auto, sequential, workers, processes, stacked, distributed, flower-inproc.",
     ),
     (
         ["--optimizer", "lion"],

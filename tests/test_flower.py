@@ -209,6 +209,33 @@ def test_an_app_writes_the_run_that_the_simulator_writes(tmp_path: Path, simulat
     assert "north" in page
 
 
+def test_sites_test_their_own_models_only_where_evaluations_are_costly(tmp_path: Path) -> None:
+    """A server without test sets, and models of sites that are made of the global one: other rounds have scores of that one only."""
+    names = ("east", "north", "south")
+    order = [SITES.index(name) for name in names]
+    fed = eq.Federation(
+        network(),
+        [samples(UNEQUAL[k], k) for k in order],
+        "fedavg+finetune",
+        eq.SGD(0.05, 0.9),
+        tests={SITES[k]: samples(30, k + 5) for k in order},
+        groups=list(names),
+        names=list(names),
+        epochs=2,
+        batch_size=8,
+        seed=3,
+    )
+    fed.fit(8, progress=False)
+    history = Machines(tmp_path, method="fedavg+finetune", rounds=8).serve()
+    assert ["clients" in record for record in history.records] == ["clients" in record for record in fed.records]
+    assert {"clients" in record for record in fed.records} == {True, False}
+    for ours, record in zip(fed.records, history.records, strict=True):
+        assert [record["groups"][name]["accuracy"] for name in names] == [
+            ours["groups"][name]["accuracy"] for name in names
+        ]
+        assert record.get("clients", {}).get("accuracy") == ours.get("clients", {}).get("accuracy")
+
+
 def test_sites_validate_and_the_server_stops_early(tmp_path: Path) -> None:
     config = {"rounds": 40, "validation": 0.3, "patience": 2, "stop-on": "loss", "lr": 0.9}
     machines = Machines(tmp_path, config=config)
