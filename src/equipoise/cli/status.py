@@ -90,7 +90,11 @@ def _print_counts(runs: Sequence[RunStatus]) -> None:
 
     counts = {state: n for state in STATES if (n := sum(run.state == state for run in runs))}
     running = counts.get("running", 0)
-    end = all_end(runs, running) if running and running + counts.get("not begun", 0) > 1 else None
+    end = (
+        all_end(runs, running)
+        if running and running + counts.get("queued", 0) + counts.get("not begun", 0) > 1
+        else None
+    )
     said = ", ".join(f"{n} {state}" for state, n in counts.items())
     out.print(f"{said}, all end about {clock(end)}" if end else said, highlight=False)
 

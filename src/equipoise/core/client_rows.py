@@ -55,7 +55,8 @@ def matrix(n: int, row: Tensor) -> Tensor:
             if hasattr(os, "posix_fallocate"):  # a full disk is an error now, and no signal later
                 os.posix_fallocate(file.fileno(), 0, nbytes)
         except OSError as error:
-            raise _full(error, f"the models of {n:,} clients: {nbytes:,} bytes") from None
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # some file systems cannot reserve
+                raise _full(error, f"the models of {n:,} clients: {nbytes:,} bytes") from None
         return torch.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=row.dtype).view(shape)
 
 

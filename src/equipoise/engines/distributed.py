@@ -47,7 +47,7 @@ BEAT = 1.0  # seconds between signs of life of a rank that has nothing to send
 PATIENCE = 120.0  # seconds without one after which a rank counts as lost
 CONNECTING = 120.0  # seconds for ranks that have met to connect
 PIECE = 1 << 24  # bytes of a tensor that are sent at a time, so that a slow line is no silence
-WAITING = 128 << 20  # bytes of models that may wait in a rank until rank 0 receives them
+WAITING = 256 << 20  # bytes of models that may wait in a rank until rank 0 receives them, which trains clients, too
 JOINING = 1800.0  # seconds for all ranks to read their data
 LINGER = 3.0  # seconds for rank 0 to print an error: torchrun ends it as soon as another rank ends with one
 POLL = 0.05  # seconds between looks at what cannot be waited for
@@ -127,8 +127,8 @@ class Child(subprocess.Popen[bytes]):
         except subprocess.TimeoutExpired:
             return ""
         self.said.seek(0)
-        last = self.said.read().decode(errors="replace").strip().rpartition("\n")[2]
-        words = f"ended with status {status}" + f" ({last})" * bool(last)
+        last = "".join(f" ({line})" for line in self.said.read().decode(errors="replace").strip().splitlines()[-1:])
+        words = f"ended with status {status}{last}"
         return words if status >= 0 else f"was killed by signal {-status}"
 
 
@@ -177,7 +177,8 @@ def reporting(doing: str = "train this federation", store: Any = None) -> Iterat
 def _welcomed(store: Any) -> None:
     """Wait until rank 0 lets this one train; end if it does not, has nothing to train, or is gone."""
     with contextlib.suppress(RuntimeError):  # the store is gone
-        store.wait(["verdict"], FOREVER)
+        while not store.check(["verdict"]):  # a wait inside the store could not be stopped
+            time.sleep(POLL)
         if (verdict := store.get("verdict").decode()) == TRAIN:
             return
         time.sleep(LINGER * int(verdict))
@@ -287,25 +288,39 @@ class Ranks:
         if not self.lost and (silent := self._silent()):
             time.sleep(2 * BEAT)  # perhaps this process itself was stopped
             self.lost |= dict.fromkeys(silent & self._silent(), f"has given no sign of life for {PATIENCE:g} seconds")
-        if [*self.lost] == [0]:
-            time.sleep(BEAT)  # until the threads that listen have noticed, too
+        until = time.monotonic() + BEAT
+        while [*self.lost] == [0] and time.monotonic() < until:  # until the threads that listen have noticed, too
+            with contextlib.suppress(queue.Empty):
+                self.answers.get(timeout=POLL)
+            ended = {k: why for k, child in enumerate(self.children, 1) if (why := child.end)}
+            self.lost |= {k: why for k, why in ended.items() if k not in self.lost}
         if self.lost:
             k, why = min([*self.lost.items()], key=lambda item: not item[0])
-            if self.children and not why.startswith(FAILED):
+            if k and self.children and not why.startswith(FAILED):
                 why = self.children[k - 1].end or why
-            if launched() and _in_main_thread():  # torchrun ends all others, but this prints why
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if launched() and _in_main_thread() and _ours(signal.getsignal(signal.SIGTERM)):
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends all others, but this prints why
             text = f"rank {k} on {self.hosts[k]} {why}"
             raise RunError(f"{text}. The last complete round is kept: give the same command again.", CODE)
 
     def _silent(self) -> set[int]:
         return {k for k, heard in {**self.heard}.items() if time.monotonic() - heard > PATIENCE}
 
-    def send(self, job: Content, shared: Named, clients: Sequence[Sequence[tuple[int, int]]], own: Named) -> None:
-        """Send a job and what all clients share; and to each rank, its clients and what they have of their own."""
+    def send(
+        self,
+        job: Content,
+        shared: Named,
+        clients: Sequence[Sequence[tuple[int, int]]],
+        own: Named,
+        received: threading.Event,
+    ) -> None:
+        """Send a job and what all clients share, until all have ``received`` it; and to each rank, its clients and what they have of their own."""
         for send in self.sends:
             send({}, {})
         _send(partial(dist.broadcast, src=0, group=self.group), job, shared)
+        if any(x.is_cuda for x in shared.values()):
+            torch.cuda.synchronize()
+        received.set()
         for send, its in zip(self.sends, clients[1:], strict=True):
             tree = {f"own/{k}/{name}": x[row].cpu() for k, (row, _) in enumerate(its) for name, x in own.items()}
             send({"clients": its}, tree)
@@ -443,7 +458,10 @@ class Distributed:
         fields["threads"] = torch.get_num_threads()
         clients = [[(row, job.ids[row]) for row in its] for its in rows]
         ranks.left = len(job.ids)
-        ranks.outbox.put(partial(ranks.send, fields, shared, clients, own))
+        received = threading.Event()
+        ranks.outbox.put(partial(ranks.send, fields, shared, clients, own, received))
+        while job.received.is_cuda and not received.wait(POLL):  # or a rank that is lost would stop the GPU of this one
+            ranks.check()
         visits, patience = (_visited(job, row, bound) for row in rows[0]), 0.0
         while ranks.left:
             ready = self._received(ranks, job, patience) or next(visits, None)
@@ -466,10 +484,11 @@ class Distributed:
         """The next answer of another rank, and what it took; None if there is none within some seconds."""
         ranks.check()
         with contextlib.suppress(queue.Empty):
-            message, tensors = ranks.answers.get(timeout=patience)
-            if message["number"] == self.number:  # of no abandoned round
-                leaves = {name: x.to(job.received.device) for name, x in tensors.items()}
-                return Answer.of(message["row"], message["words"], leaves, len(job.rules)), message["seconds"]
+            while True:
+                message, tensors = ranks.answers.get(timeout=patience)
+                if message["number"] == self.number:  # of no abandoned round
+                    leaves = {name: x.to(job.received.device) for name, x in tensors.items()}
+                    return Answer.of(message["row"], message["words"], leaves, len(job.rules)), message["seconds"]
         return None
 
 
@@ -520,27 +539,32 @@ def _serve(group: Any, jobs: Sequence[Job], device: torch.device) -> None:
     """Train clients until rank 0 ends, then end this process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides, and this ends with it
-    outbox: queue.Queue[Action] = queue.Queue(max(2, WAITING // max(1, jobs[0].model.initial.nbytes)))
+    outbox: queue.Queue[Action] = queue.Queue(max(4, WAITING // max(1, jobs[0].model.initial.nbytes)))
     send, receive = partial(_send, partial(dist.send, dst=0, group=group)), partial(dist.recv, src=0, group=group)
     sender = _started(_send_all, outbox, partial(send, {}, {}), lambda _: os._exit(1))
     try:
         while not _receive(receive)[0]:  # the end
-            fields, shared = _receive(partial(dist.broadcast, src=0, group=group), device)
-            clients, own = _receive(receive)
-            torch.set_num_threads(fields["threads"])
-            like = jobs[fields["kind"]]
-            bound = Bound(like.model)
-            for row, job in _own(like, fields, shared, clients["clients"], own):
-                answer, seconds = _visited(job, 0, bound)
-                words, leaves = answer.sent()
-                about = {"number": fields["number"], "row": row, "seconds": seconds, "words": words}
-                outbox.put(partial(send, about, {name: x.cpu() for name, x in leaves.items()}))
+            _round(group, jobs, device, lambda about, leaves: outbox.put(partial(send, about, leaves)))
     except Exception as error:
         time.sleep(LINGER * isinstance(error, RuntimeError))  # of gloo if another rank is lost, which rank 0 notices
         outbox.put(partial(send, {FAILED: f"{type(error).__name__}: {error}"}, {}))
         outbox.put(partial(os._exit, 1))
         sender.join()
     os._exit(0)
+
+
+def _round(group: Any, jobs: Sequence[Job], device: torch.device, answer: Callable[[Content, Named], object]) -> None:
+    """Train the clients of this rank in a round, of which nothing is kept."""
+    fields, shared = _receive(partial(dist.broadcast, src=0, group=group), device)
+    clients, own = _receive(partial(dist.recv, src=0, group=group))
+    torch.set_num_threads(fields["threads"])
+    like = jobs[fields["kind"]]
+    bound = Bound(like.model)
+    for row, job in _own(like, fields, shared, clients["clients"], own):
+        answered, seconds = _visited(job, 0, bound)
+        words, leaves = answered.sent()
+        about = {"number": fields["number"], "row": row, "seconds": seconds, "words": words}
+        answer(about, {name: x.cpu() for name, x in leaves.items()})
 
 
 def _own(like: Job, fields: Content, shared: Named, clients: Sequence[Any], own: Named) -> Iterator[tuple[int, Job]]:
@@ -555,10 +579,10 @@ def _own(like: Job, fields: Content, shared: Named, clients: Sequence[Any], own:
 def naming_lost(engine: object) -> Iterator[None]:
     """If the block is stopped because a rank is lost, as torchrun does by SIGTERM, raise the error that names it."""
     ranks = engine.ranks if isinstance(engine, Distributed) else None
-    alone = ranks is not None and _in_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    alone = isinstance(engine, Distributed) and _in_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     try:
         if alone:
-            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+            signal.signal(signal.SIGTERM, _leave)
         yield
     except BaseException as error:
         if ranks is not None and not isinstance(error, RunError):
@@ -568,6 +592,15 @@ def naming_lost(engine: object) -> Iterator[None]:
     finally:
         if alone and signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+def _ours(handler: object) -> bool:
+    """Whether a handler of signals is that of Python or of this module, and no user's."""
+    return handler in (signal.SIG_DFL, _leave)
 
 
 def _in_main_thread() -> bool:

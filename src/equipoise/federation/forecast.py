@@ -1,6 +1,5 @@
 """The memory, disk space and time that a run will need, before it starts: one round is timed, and its results are discarded."""
 
-import logging
 import shutil
 import statistics
 import tempfile
@@ -30,8 +29,6 @@ from equipoise.system.errors import RunError
 from equipoise.system.ranges import check_whole
 from equipoise.system.terminal import Terminal
 
-log = logging.getLogger(__name__)
-ON_DISK = "The updates of a round, %s, are kept in a file in %s, as %s of memory are free. A round is slower; results are the same."
 SHORT = 5.0  # seconds: a shorter step is timed a second time, because the first run is slower
 
 T = TypeVar("T")
@@ -163,8 +160,6 @@ def check_memory(model: Model, clients: int, private: bool, device: str | torch.
             f"{tempfile.gettempdir()}. Let fewer clients train in a round (--participation), choose a smaller network (--network), "
             "or set TMPDIR to a directory on a larger disk."
         )
-    if updates:
-        log.warning(ON_DISK, size(updates), tempfile.gettempdir(), size(free))
     return updates
 
 
@@ -242,7 +237,7 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     tensors: list[Tensor | rows.Rows] = [*after.tensors().values()]
     state, absent = _bytes(tensors), sum(x.default.nbytes * len(x) for x in tensors if isinstance(x, rows.Rows))
     # as much of the updates' file as the system keeps in memory is no need of the process
-    disk, needed = absent + updates, own[0] or int(memory.most_taken(device))
+    disk, needed = absent, own[0] or int(memory.most_taken(device))
     if directory is not None:
         disk += (1 + keep) * (state + absent) + rounds * len(line(record, "").encode())  # checkpoints, records
         needed = max(needed, int(memory.taken(device)) + 2 * state)  # a checkpoint is made in memory, then written

@@ -3,8 +3,10 @@
 import atexit
 import hashlib
 import json
+import logging
 import re
 import shlex
+import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +51,9 @@ from equipoise.system.text import Said, key_of, plural
 from equipoise.system.workers import cores
 
 # Settings that no training depends on: a run goes on with others.
+log = logging.getLogger(__name__)
+
+ON_DISK = "The updates of a round, %s, exceed the free memory and are kept in a file in %s. A round is slower; results are the same."
 UNTRAINED = ranges.marked(RunConfig, "about", "operation", "shown")
 MEASURED = ("standalone_test", "standalone_val")
 OWN = (*ranges.marked(RunConfig, "together"), *UNTRAINED)  # settings that do not matter alone
@@ -348,7 +353,9 @@ def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
 def _check_memory(config: RunConfig, data: Scenario, net: nn.Module) -> None:
     model = Model(net)
     private = parse(config.method).private(model) is not None
-    forecasts.check_memory(model, draws.cohort_size(len(data.clients), config.participation), private, config.device)
+    cohort = draws.cohort_size(len(data.clients), config.participation)
+    if updates := forecasts.check_memory(model, cohort, private, config.device):
+        log.warning(ON_DISK, forecasts.size(updates), tempfile.gettempdir())
 
 
 def federation(

@@ -95,7 +95,7 @@ class Launch:
         given = [word.partition("=")[0] for word in shlex.split(self.extra)]
         if taken := [name for name in given if name in OURS or name[:2] in OURS]:
             raise ValueError(f"on: extra has {taken[0]}, by which Equipoise follows the tasks. Leave it out.")
-        if self.time and not self.time.isalpha() and (seconds := seconds_of(self.time)) < SHORTEST:
+        if self.time and not self.time.isalpha() and 0 < (seconds := seconds_of(self.time)) < SHORTEST:  # 0: no limit
             raise ValueError(
                 f"on: time must be a minute or more, as Slurm has no shorter limit; found {self.time!r}, {seconds} seconds."
             )
@@ -514,6 +514,6 @@ def listed(ended: threading.Event) -> dict[str, str] | None:
 
 
 def _tasks(out: str) -> dict[str, str]:
-    states = re.findall(r"^(\S+) (\S+) (.*)$", out, re.MULTILINE)
+    states = re.findall(r"^(\S+) (\S+) ?(.*)$", out, re.MULTILINE)
     # PD: it has not begun; None: the scheduler has not looked at it
     return {task: reason if state == "PD" and reason != "None" else RUNNING for task, state, reason in states}
