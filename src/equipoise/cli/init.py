@@ -118,10 +118,9 @@ def _options(pairs: Sequence[str], named: Columns, data: str | None) -> dict[str
     if (more := named.more_groups) and not named.group:
         raise ValueError(f"Got an unexpected argument: {more[0]}. Give your data with --data {more[0]}.")
     groups = [*(named.group or ()), *(more or ())]
-    given = {"label": named.label, "client": named.client, "group": groups, "subject": named.subject}
+    group = groups[0] if len(groups) == 1 else groups
+    given = {"label": named.label, "client": named.client, "group": group, "subject": named.subject}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    if len(groups) == 1:
-        options["group"] = groups[0]
     columns, typed = [*options], (("task", named.task), ("positive", named.positive))
     for pair in [*pairs, *(f"{name}={value}" for name, value in typed if value is not None)]:
         name, equals, value = pair.partition("=")

@@ -34,8 +34,8 @@ def value(history: History, spec: str, last: int = 5) -> float:
     last : rounds that make a number of the first kind but ``last`` and ``best``; all others are of the last round.
     """
     statistic, _, measure = spec.partition(" ")
-    (kind, _, group), measure = statistic.partition(":"), measure or history.main.name
-    if kind == "group":
+    group, measure = statistic.partition(":")[2], measure or history.main.name
+    if statistic.startswith("group:"):
         number = reproduction.group_numbers(history, last, measure).get("groups", {}).get(group)
     else:
         number = STATISTICS[statistic].compute(history, last, measure)

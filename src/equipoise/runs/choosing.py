@@ -220,7 +220,7 @@ def judged(outcomes: Sequence[Outcome], by: str, rounds: int) -> Result:
     numbers = [{**criteria.scores(run), **({ORACLE: criteria.tested(run)} if by == ORACLE else {})} for run in ended]
     useless = map(history.History.failure if by == ORACLE else criteria.failed, ended)
     why = next(filter(None, chain((outcome.why for outcome in outcomes), useless)), "")
-    means = {name: fmean(values) for name, values in grouping.by_name(numbers).items()}
+    means = {name: fmean(each[name] for each in numbers) for name in dict.fromkeys(chain(*numbers))}
     # what each client reaches alone was found before the first round
     alone = [run.meta.get("contribution") or Contribution() for run in every]
     trained = sum(len(run.records) for run in every) + sum(each.get("rounds") or 0 for each in alone)

@@ -278,9 +278,9 @@ def compare(
     ranges.check_whole("rounds", rounds, 1)
     of_choice = dict.fromkeys({"search", *Budget.__dataclass_fields__} - {*Settings.__dataclass_fields__}, OF_TUNE)
     _refuse("compare", given, of_choice | {"seed": "seeds=[...]", "method": "methods=[...]"})
-    _check_choice(tune, by, on)
     labelled, numbers, base = _methods(methods), _seeds(seeds), None if directory is None else Path(directory)
     common = _common(net, clients, labelled, rounds, given)
+    _check_choice(tune, by, on)
     settings, chosen = {label: dict[str, Any]() for label in labelled}, dict[str, Tuned]()
     if tune is not None:
         if stop is not None or common.given.get("select", "last") != "last":
@@ -289,15 +289,18 @@ def compare(
     for label, method in labelled.items():
         if "sensitive" in method.needs and len(labelled) > 1:  # groups that are not there are told before others train
             common.config(label, settings[label], seed=numbers[0])()
-    cells = (
-        Cell((label, seed), Kept(make, label, rounds, base and place, seed, stop, chosen.get(label)), place)
-        for seed in numbers
-        for begun in [replace(common, net=_network(net, seed))]
-        for label in labelled
-        for make, place in [(begun.config(label, settings[label], seed=seed), _place(base or Path(), label, seed))]
-    )
+
+    def cells() -> Iterator[Cell]:
+        for seed in numbers:
+            begun = replace(common, net=_network(net, seed))
+            for label in labelled:
+                make, place = begun.config(label, settings[label], seed=seed), _place(base or Path(), label, seed)
+                path = None if base is None else place
+                kept = Kept(make, label, rounds, path, seed=seed, stop=stop, tuned=chosen.get(label))
+                yield Cell((label, seed), kept, place)
+
     with nullcontext() if base is None else _settled(base, labelled, numbers):
-        trained = _trained(cells, len(labelled) * len(numbers), rounds, on, progress)
+        trained = _trained(cells(), len(labelled) * len(numbers), rounds, on, progress)
     return Comparison.of([trained[label, seed] for seed in numbers for label in labelled], last)
 
 

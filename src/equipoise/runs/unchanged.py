@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -72,7 +72,9 @@ def _of(data: scenarios.Scenario) -> dict[str, str]:
 
 
 def _samples(data: Data) -> Samples:
-    return cast(Samples, read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype))
+    made = read(data, "data", torch.int64, torch.device("cpu"), target=labels(data).dtype)
+    assert isinstance(made, Samples)
+    return made
 
 
 def check(config: RunConfig, directory: Path, *, says: bool = True) -> None:

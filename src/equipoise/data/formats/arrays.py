@@ -157,9 +157,15 @@ def from_arrays(
     numbers = inputs.ndim == 2 and inputs.dtype.kind in "iuf" and "function" not in about
     if which := [f"{x_name}[:, {k}]" for k in (counting(inputs) if numbers else ())]:
         notes.append(f"{file}: {listed(which)} holds only the numbers of the rows. Remove it if it is no feature.")
-    layout = f"{form}: {'images' if inputs.dtype == np.uint8 else 'numbers'} {list(inputs.shape[1:])}"
-    roles |= {"names": tuple(f"{x_name}[{k}]" for k in range(len(x))), "notes": tuple(notes)}
-    return UserData(str(path), layout, inputs=inputs, about=about, **roles)
+    return UserData(
+        source=str(path),
+        layout=f"{form}: {'images' if inputs.dtype == np.uint8 else 'numbers'} {list(inputs.shape[1:])}",
+        inputs=inputs,
+        names=tuple(f"{x_name}[{k}]" for k in range(len(x))),
+        about=about,
+        notes=tuple(notes),
+        **roles,
+    )
 
 
 def _unused(file: str, names: Iterable[str], used: Collection[str]) -> list[str]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from equipoise.data.contents import DataError
 from equipoise.data.pictures import from_files, is_dicom
@@ -52,12 +51,18 @@ def read(top: Path, columns: Columns) -> UserData:
     roles = {role: read_column(words, role, origin, columns) for role, words in called.items()}
     if problems := [problem for role in roles.values() for problem in role.problems]:
         raise DataError(together(top, problems))
-    facts: dict[str, Any] = {"names": names, "about": file_totals(files), "notes": tuple(_notes(top, tree))}
-    facts |= {"client": clients} if any(clients) else {}
-    facts |= {"split": splits} if splits[0] is not None else {}
-    layout = "a folder per client, with a folder per class" if any(clients) else "a folder per class"
-    label = roles["label"].words if columns.regression else labels
-    return UserData(str(top), layout, label, from_files(files, str(top), names), **facts)
+    by_client = any(clients)
+    return UserData(
+        source=str(top),
+        layout="a folder per client, with a folder per class" if by_client else "a folder per class",
+        label=roles["label"].words if columns.regression else labels,
+        inputs=from_files(files, str(top), names),
+        client=clients if by_client else None,
+        split=None if splits[0] is None else splits,
+        names=names,
+        about=file_totals(files),
+        notes=tuple(_notes(top, tree)),
+    )
 
 
 def _notes(top: Path, tree: _Tree) -> Iterator[str]:

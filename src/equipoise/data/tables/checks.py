@@ -318,9 +318,11 @@ def _names_rows(x: NDArray[Any], name: str, called: bool) -> bool:
     different = 1 + int((np.diff(values) > 0).sum())
     if DIGITS <= np.abs(values).min() <= np.abs(values).max() < LONGEST and different > n // 4:
         return True
+    if different < n:
+        return False
     step, by_name = np.diff(x.astype(np.float64)), any(map(IDENTIFIER.fullmatch, (name, name.casefold())))
     close = n * n > 2 * REPEATS * (values[-1] - values[0])
-    return different == n and bool(by_name or close or (step > 0).all() or (step < 0).all())
+    return bool(by_name or close or (step > 0).all() or (step < 0).all())
 
 
 def _few(n: int) -> NDArray[np.int64]:
