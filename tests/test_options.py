@@ -894,6 +894,7 @@ SWEEPS: dict[Any, dict[str, Any]] = {
         "seed": 1,
         "search": {"lr": [0.1, 0.2]},
         "directory": "runs",
+        "on": "slurm",
     },
 }
 OF_SWEEPS = {"net", "clients", "methods", "given", "progress"}  # as of a federation, and what is printed meanwhile
