@@ -351,26 +351,37 @@ def measured(compared: Comparison, keys: Sequence[str] = tuple(MEASURED)) -> Fig
     titles = [MEASURED[key].title + f", {label}" * (len(compared.runs) > 1) for key, label in plotted]
     single = len(titles) == 1
     figure, panels = drawing.panels(titles, columns=2 - single, height=1.9 if single else 1.25, sharey=False)
-    drawn = [(axes, key, firsts[label]) for axes, (key, label) in zip(panels, plotted, strict=True)]
-    by_client = [(axes, run.client_groups) for axes, key, run in drawn if not MEASURED[key].lines]
-    groups = list(dict.fromkeys(chain.from_iterable(names for _, names in by_client)))
-    for axes, key, run in drawn:
-        _draw_measured(axes, key, run, groups)
-    for same in grouped((key, (axes, measured_table(run, key)[1])) for axes, key, run in drawn).values():
+    tables = [measured_table(firsts[label], key) for key, label in plotted]
+    by_client = [
+        (axes, firsts[label]) for axes, (key, label) in zip(panels, plotted, strict=True) if not MEASURED[key].lines
+    ]
+    groups = list(dict.fromkeys(chain.from_iterable(run.client_groups for _, run in by_client)))
+    for axes, (key, label), (rounds, table) in zip(panels, plotted, tables, strict=True):
+        if MEASURED[key].lines:
+            _measured_lines(axes, rounds, table)
+        else:
+            _measured_clients(axes, rounds, table, np.array(firsts[label].client_groups), groups)
+        drawing.whole_numbers(axes)
+    scales = ((key, (axes, table)) for axes, (key, _), (_, table) in zip(panels, plotted, tables, strict=True))
+    for same in grouped(scales).values():
         _one_scale(*zip(*same, strict=True))
     drawing.labels(figure, "round")
     return drawing.legend(figure, by_client[0][0], groups) if any(groups) else figure
 
 
-def _draw_measured(axes: Axes, key: str, run: History, groups: Sequence[str]) -> None:
-    """The numbers of a round as lines, the last, which is the method's, below the others; or of the clients, by group their mean and range."""
-    rounds, table = measured_table(run, key)
-    drawing.whole_numbers(axes)
-    for column, last in zip(table.T[::-1], (True, False), strict=False) if MEASURED[key].lines else ():
+def _measured_lines(axes: Axes, rounds: NDArray[np.int64], table: Vector) -> None:
+    """The numbers of a round as lines, the last, which is the method's, below the others."""
+    for column, last in zip(table.T[::-1], (True, False), strict=False):
         look: drawing.Style = {"color": INK} if last else {"color": PALETTE[6], "linestyle": (0, (3, 1)), "zorder": 3}
         axes.plot(rounds, column, linewidth=1.1, marker="o" if len(rounds) == 1 else None, markersize=3, **look)
-    for i, group in enumerate(() if MEASURED[key].lines else groups):
-        members = table[:, np.array(run.client_groups) == group]
+
+
+def _measured_clients(
+    axes: Axes, rounds: NDArray[np.int64], table: Vector, of_client: NDArray[np.str_], groups: Sequence[str]
+) -> None:
+    """The numbers of the clients by group: their mean, and a band from the lowest to the highest."""
+    for i, group in enumerate(groups):
+        members = table[:, of_client == group]
         if (present := np.isfinite(members).any(axis=1)).any():
             _mean(axes, rounds, members, group, i)
             low, high = (reduce(members[present], axis=1) for reduce in (np.nanmin, np.nanmax))
