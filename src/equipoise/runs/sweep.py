@@ -523,8 +523,9 @@ def _tune(common: Common, budget: Budget, directory: Path | None, on: Any, progr
             if on is None:
                 bar.update(task, description=str(trial))
                 return Here().submit(kept.tried, cell.until, alone, advance)
-            before, until[cell.folder] = until.get(cell.folder, 0), cell.until or rounds
-            return _submitted(on, partial(kept.tried, cell.until), lambda _: advance(until[cell.folder] - before))
+            last = cell.until or rounds
+            new, until[cell.folder] = last - until.get(cell.folder, 0), last
+            return _submitted(on, partial(kept.tried, cell.until), lambda _: advance(new))
 
         rates = dict.fromkeys(common.parsed, common.solver.lr)
         subject = Subject(common.parsed, spaces, rates, rounds, common.sealed, common.without, common.conditions)
