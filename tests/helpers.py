@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -404,3 +405,11 @@ class Twice(ThreadPoolExecutor):
                 raise pickle.loads(pickle.dumps(error)) from None
 
         return super().submit(call)
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()

@@ -160,14 +160,13 @@ def lost(reply: Message) -> Message:
     return reply
 
 
-@pytest.fixture
-def simulated() -> eq.Federation:
+def in_simulation(method: str, rounds: int) -> eq.Federation:
     """The same experiment without messages. Natural order of the names: east, north, south."""
     order = (2, 0, 1)
     fed = eq.Federation(
         network(),
         [samples(UNEQUAL[k], k) for k in order],
-        "scaffold",
+        method,
         eq.SGD(0.05, 0.9),
         tests={SITES[k]: samples(30, k + 5) for k in order},
         groups=[SITES[k] for k in order],
@@ -177,8 +176,13 @@ def simulated() -> eq.Federation:
         seed=3,
         engine="sequential",
     )
-    fed.fit(3, progress=False)
+    fed.fit(rounds, progress=False)
     return fed
+
+
+@pytest.fixture
+def simulated() -> eq.Federation:
+    return in_simulation("scaffold", 3)
 
 
 # a run
@@ -211,27 +215,13 @@ def test_an_app_writes_the_run_that_the_simulator_writes(tmp_path: Path, simulat
 
 def test_sites_test_their_own_models_only_where_evaluations_are_costly(tmp_path: Path) -> None:
     """A server without test sets, and models of sites that are made of the global one: other rounds have scores of that one only."""
-    names = ("east", "north", "south")
-    order = [SITES.index(name) for name in names]
-    fed = eq.Federation(
-        network(),
-        [samples(UNEQUAL[k], k) for k in order],
-        "fedavg+finetune",
-        eq.SGD(0.05, 0.9),
-        tests={SITES[k]: samples(30, k + 5) for k in order},
-        groups=list(names),
-        names=list(names),
-        epochs=2,
-        batch_size=8,
-        seed=3,
-    )
-    fed.fit(8, progress=False)
+    fed = in_simulation("fedavg+finetune", 8)
     history = Machines(tmp_path, method="fedavg+finetune", rounds=8).serve()
     assert ["clients" in record for record in history.records] == ["clients" in record for record in fed.records]
     assert {"clients" in record for record in fed.records} == {True, False}
     for ours, record in zip(fed.records, history.records, strict=True):
-        assert [record["groups"][name]["accuracy"] for name in names] == [
-            ours["groups"][name]["accuracy"] for name in names
+        assert [record["groups"][name]["accuracy"] for name in fed.names] == [
+            ours["groups"][name]["accuracy"] for name in fed.names
         ]
         assert record.get("clients", {}).get("accuracy") == ours.get("clients", {}).get("accuracy")
 

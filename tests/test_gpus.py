@@ -21,7 +21,7 @@ from equipoise.system import gpus as module
 from equipoise.system.errors import MEMORY, RunError
 from equipoise.system.gpus import Gpu, Room, gpus
 from equipoise.system.workers import Processes, Workers
-from helpers import clients, difference
+from helpers import clients, difference, until
 from run_helpers import complaints, config, equipoise as equipoise
 
 SMI = """#!/bin/sh
@@ -354,11 +354,3 @@ def test_no_result_depends_on_the_memory_of_the_machine(tmp_path: Path) -> None:
     again.resume(tmp_path / "run")
     again.fit(2, directory=tmp_path / "run", progress=False)
     assert difference(again, whole) == 0
-
-
-def until(condition: Any, seconds: float = 20) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()

@@ -20,6 +20,7 @@ from equipoise.system.claims import PATIENCE
 from equipoise.system.errors import CLAIMED, CODE, SETTINGS, RunError
 from equipoise.system.queues import JOB, Launch, Others, Slurm, last_words, launch_of, seconds_of
 from equipoise.system.workers import line_of
+from helpers import until
 from run_helpers import equipoise as equipoise
 
 SBATCH = """#!/bin/bash
@@ -581,11 +582,3 @@ def test_a_defect_is_an_answer_and_no_lost_worker(tmp_path: Path) -> None:
         executor.submit(defective, str(tmp_path)).result(60)
     assert caught.value.kind == CODE
     assert (tmp_path / "calls").read_text() == "called\n"
-
-
-def until(condition: Any, seconds: float = 20) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()

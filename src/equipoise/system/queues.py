@@ -258,8 +258,7 @@ class Slurm(Queue):
         """A call, with its task if it has one."""
         call = Call(line, Path(arguments[0]))
         with contextlib.suppress(*UNREADABLE):
-            task, answer, given = json.loads(read_regular(call.folder / JOB, most=LARGE))
-            call.task = str(task)
+            call.task, answer, given = noted(call.folder)
             call.answer = Path(answer) if given == [*arguments] else Path()  # it may pause earlier
         return call
 
@@ -321,6 +320,12 @@ class Slurm(Queue):
         log.warning("%s in the queue: job %s", plural(len(calls), "run"), job)
 
 
+def noted(folder: Path) -> tuple[str, str, list[Any]]:
+    """What is noted in the folder of a call: its task, where its answer will be, and its arguments; errors are :data:`UNREADABLE`."""
+    task, answer, arguments = json.loads(read_regular(folder / JOB, most=LARGE))
+    return str(task), answer, arguments
+
+
 def jobs_of(calls: Sequence[Call]) -> str:
     """The array jobs of some calls, as scancel takes them."""
     return " ".join(dict.fromkeys(call.task.partition("_")[0] for call in calls if call.task))
@@ -335,7 +340,7 @@ def most_tasks() -> int:
 def waits(folder: Path, tasks: Callable[[], Mapping[str, str]]) -> str | None:
     """Why the task of a call waits, of the ``tasks`` of a queue, which are asked for if needed; None: it has no task there."""
     with contextlib.suppress(*UNREADABLE):
-        task = str(json.loads(read_regular(folder / JOB, most=LARGE))[0])
+        task, *_ = noted(folder)
         return tasks().get(task)
     return None
 
