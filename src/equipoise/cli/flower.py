@@ -432,7 +432,8 @@ def clean(
     """
     from equipoise.flower.site.store import BUNDLE, MODEL
 
-    nothing, asked = not names and older_than is None, names or []
+    asked = names or []
+    nothing = not asked and older_than is None
     require_use({"--models": nothing and models, "--yes": nothing and yes}, without="--older-than or an experiment")
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory. Give the state-dir of the site's node config.")
@@ -540,7 +541,8 @@ def _settings(path: Path, of_method: str | None) -> tuple[dict[str, Any], list[s
 
     choices = read(path)
     method, seed = choices.pop("method", "fedavg"), choices.pop("seed", 0)
-    of_methods, _ = choices.pop("methods", {}), choices.pop("tuned", None)
+    of_methods = choices.pop("methods", {})
+    choices.pop("tuned", None)
     if of_methods:
         method = of_method or (next(iter(of_methods)) if len(of_methods) == 1 else "")
         if method not in of_methods:

@@ -507,9 +507,14 @@ class History:
         """The clients' models: one row per round and client, columns `round, client, name, group, accuracy`."""
         import pandas as pd
 
-        who = range(self._n), self.client_names, self.client_groups
-        rounds = zip(*self.client_table(), strict=True)
-        rows = [(t, *of_client) for t, row in rounds for of_client in zip(*who, row.tolist(), strict=False)]
+        rounds, table = self.client_table()
+        rows = [
+            (t, m, name, group, accuracy)
+            for t, row in zip(rounds, table, strict=True)
+            for m, (name, group, accuracy) in enumerate(
+                zip(self.client_names, self.client_groups, row.tolist(), strict=False)
+            )
+        ]
         return pd.DataFrame(rows, columns=["round", "client", "name", "group", self.main.name])
 
     @property

@@ -245,8 +245,12 @@ def _of_client(rounds: Sequence[Mapping[str, Row]], main: Measure, division: Div
     by_value: dict[str, Numbers] = {}
     for value, rows in by_name(rounds).items():
         sizes = [float(row["true"].sum() if "true" in row else row["n"]) for row in rows]
-        people, sized = float(rows[-1].get("persons", sizes[-1])), zip(rows, sizes, strict=True)
-        mean = float(np.mean([x["right"].sum() / n if "right" in x else np.sqrt(x["squares"] / n) for x, n in sized]))
+        people = float(rows[-1].get("persons", sizes[-1]))
+        measured = [
+            row["right"].sum() / n if "right" in row else np.sqrt(row["squares"] / n)
+            for row, n in zip(rows, sizes, strict=True)
+        ]
+        mean = float(np.mean(measured))
         by_value[value] = {
             "n": division.count(people, division.key(value, site)),
             "main": main.shown(Value(mean, enough(people, division.least) and math.isfinite(mean))),

@@ -359,9 +359,11 @@ def _ranked(comparison: content.Document) -> Iterator[tuple[int, str]]:
     yield 2, untested_groups(methods)
     yield from _of_learned(comparison, learned)
     if len({*comparison["small"], *methods[0]["groups"]}) < 2 and (over := comparison["spread"]):
-        yield 2, (spread := _over_clients(over, measure_of(comparison)))
-        able = [method for method in over["methods"] if spread and not method["failed"]]
-        yield from ((4, text) for text in _shown(able, CLAIMED_OF_CLIENTS, measure_of(comparison)))
+        spread = _over_clients(over, measure_of(comparison))
+        yield 2, spread
+        if spread:
+            able = [method for method in over["methods"] if not method["failed"]]
+            yield from ((4, text) for text in _shown(able, CLAIMED_OF_CLIENTS, measure_of(comparison)))
     yield from ((6, text) for text in _rewards(comparison))
     yield 3, TWO_SEEDS * (seeds == 2 and len(learned) > 1)
     yield 0, one_seed(methods) * (seeds == 1 and bool(learned))
@@ -766,8 +768,9 @@ def drawn(histories: Sequence[History]) -> str:
 def other_clients(histories: Sequence[History]) -> list[str]:
     """A sentence for tables with a row per client, where a client has other samples with each seed."""
     changed = drawn(histories) if len({history.seed for history in histories}) > 1 else ""
-    text = f"Seeds change {changed}: under one name a client has other samples with each."
-    return [text] * (key_of(changed) == "data")
+    if key_of(changed) != "data":
+        return []
+    return [f"Seeds change {changed}: under one name a client has other samples with each."]
 
 
 def _first(histories: Sequence[History]) -> str:

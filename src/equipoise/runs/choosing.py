@@ -462,7 +462,9 @@ def decide(spaces: Spaces, rates: Mapping[str, Any], budget: Budget, rounds: int
 
     every = grouping.grouped((trial.label, each) for trial, each in tried.items())
     order = {label: tuple(sorted(of_method, key=place)) for label, of_method in every.items()}
-    choices = {x: Choice(x, order[x], space, lrs[x], budget.by, rounds) for x, space in spaces.items()}
+    choices = {
+        label: Choice(label, order[label], space, lrs[label], budget.by, rounds) for label, space in spaces.items()
+    }
     return Tuning(choices, budget, rounds)
 
 

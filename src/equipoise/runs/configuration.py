@@ -294,9 +294,10 @@ def _positive(data: scenarios.Description, chosen: Content) -> object:
 
 def _check_selection(config: RunConfig, chosen: Content, rules: Method) -> None:
     """Require validation where a round is chosen by it, and clients that keep their data where a method lets them."""
-    for option, usual in ("select", "last"), ("patience", None):
-        if (given := getattr(config, option)) != usual and not config.validation:
-            raise ValueError(f"--{option} {given} {NONE}. Add --validation 0.2, for example.")
+    given = [f"--select {config.select}"] * (config.select != "last")
+    given += [f"--patience {config.patience}"] * (config.patience is not None)
+    if given and not config.validation:
+        raise ValueError(f"{given[0]} {NONE}. Add --validation 0.2, for example.")
     if config.select != "last" and config.engine == FLOWER:
         raise ValueError(f"--select {config.select}: sites keep no state of an earlier round. Choose another engine.")
     if "stop_on" in chosen and not config.patience:

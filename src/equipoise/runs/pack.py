@@ -89,12 +89,8 @@ def pack(directory: Path, output: Path, *, with_data: bool = False, include: Seq
     paths = members(directory)
     if not paths:
         raise RunError(f"There is no run in {directory}. Give the directory of a run, or of a comparison.")
-    contents, entries, project, top = (
-        Contents(),
-        list[Content](),
-        Path.cwd(),
-        f"runs/{directory.absolute().name}",
-    )
+    contents, entries, project = Contents(), list[Content](), Path.cwd()
+    top = f"runs/{directory.absolute().name}"
     for path in paths:
         entry, project = _add_run(contents, path, top if path == directory else f"{top}/{path.name}", with_data)
         entries.append(entry)

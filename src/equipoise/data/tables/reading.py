@@ -23,6 +23,7 @@ from equipoise.data.tables.schema import CATEGORY, DATE, EXPONENT, NUMBER, Featu
 from equipoise.data.tables.words import Signs
 
 SIGNS = ("thousands", "unit")
+SIGNS_OF_NOTHING = ("-", "--", "*", ".")  # which may be names
 CODES = 10  # different whole numbers that may be codes of categories
 INDEX = "it holds nothing but the numbers of the rows"
 COUNT = re.compile(r"\s*(0|-?[1-9]\d{0,14})(\.0+)?\s*", re.ASCII)
@@ -32,6 +33,7 @@ NAMELESS = re.compile(r"(Unnamed: [\d.]+|__index_level_\d+__|\.\.\.\d+)?")
 FEW = 50  # different words that are categories whatever the number of rows
 ROWS = 20  # of a category on average and at least, where there are more
 MOST = 200  # categories
+ZEROS_IN_WORDS = ("none", "nil", "NONE")  # which may mean 0
 # what seems to be a number
 DIGITS = re.compile(r"\(?[+\u2212-]?\d[\d.,'’ _\u00a0\u202f]*(?:[eE][+-]?\d+)?[)-]?|[+-]?\.\d+")
 # 007 and 01.11, of which a number would lose the zeros, and 1E1
@@ -262,10 +264,10 @@ def _doubts(feature: Feature, text: Words, names: Sequence[str], dropped: Sequen
     """Notes on words that mark missing cells and may be ``names`` or 0, on categories that look alike, and on readings that were dropped."""
     lost, advice, pairs = list[str](), "", ""
     if feature.kind == NUMBER:
-        lost, advice = sorted({"none", "nil", "NONE"} & text.counts.keys()), "0, write 0"
+        lost, advice = sorted({*ZEROS_IN_WORDS} & text.counts.keys()), "0, write 0"
     elif feature.kind == CATEGORY:
         words = (word for word in text.counts if spelling.missing(word) and word not in names)
-        lost = [word for word in words if word.isalpha() or word in ("-", "--", "*", ".")]
+        lost = [word for word in words if word.isalpha() or word in SIGNS_OF_NOTHING]
         advice = f"a category: {option('not_missing', [*names, *lost])}"
         pairs = listed(f"{first!r} and {other!r}" for first, other in spelling.twins(text.present))
     if lost:
