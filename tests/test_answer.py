@@ -245,3 +245,63 @@ def test_where_the_first_failed_and_two_cannot_be_distinguished_none_is_named() 
         runs += [History(run.records, {**run.meta, "seed": s}) for run in made]
     text = answer.headline(Comparison.of(runs).document)
     assert text == "fedavg failed, and no other method is shown to be the best on average."
+
+
+def decided(method: str, seed: int, right: dict[str, list[int]]) -> History:
+    """A run whose model is right about so many of 50 samples of each of two classes, by group."""
+    groups = {}
+    for group, rights in right.items():
+        chosen = [rights[0] + 50 - rights[1], rights[1] + 50 - rights[0]]
+        rates = {"true": [50, 50], "right": rights, "chosen": chosen}
+        groups[group] = {"accuracy": sum(rights) / 100, "loss": 0.6, "n": 100, "rates": rates}
+    return History([{"round": 0, "groups": groups}], {"method": method, "seed": seed, "scenario": "toy"})
+
+
+LEARNED, GUESSED = [45, 44], [26, 25]
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        ([{"a": LEARNED, "b": GUESSED}] * 2, "On b no method is better than guessing."),
+        ([{"a": LEARNED, "b": LEARNED}, {"a": LEARNED, "b": GUESSED}], "On b afl is no better than guessing."),
+        ([{"a": LEARNED, "b": GUESSED}], "On b the model is no better than guessing."),
+        (
+            [{"a": LEARNED, "b": GUESSED, "c": LEARNED}, {"a": LEARNED, "b": GUESSED, "c": GUESSED}],
+            "On b no method is better than guessing; on c afl is no better than guessing.",
+        ),
+        ([{"a": LEARNED, "b": LEARNED}] * 2, None),
+    ],
+)
+def test_a_group_at_the_level_of_chance_is_named(groups: list[dict[str, list[int]]], sentence: str | None) -> None:
+    methods = ("fedavg", "afl")
+    runs = [decided(m, s, right) for s in range(3) for m, right in zip(methods, groups, strict=False)]
+    found = [text for text in answer.warnings(Comparison.of(runs).document) if "guessing" in text]
+    assert found == [sentence] * bool(sentence)
+
+
+def test_a_method_that_guesses_with_one_seed_only_is_not_named() -> None:
+    runs = [decided("fedavg", s, {"a": LEARNED, "b": GUESSED if s else LEARNED}) for s in range(3)]
+    assert not any("guessing" in text for text in answer.warnings(Comparison.of(runs).document))
+
+
+def test_of_numbers_that_read_the_same_no_method_is_the_first() -> None:
+    runs = [decided(m, s, {"a": LEARNED, "b": [40 + s, 40]}) for s in range(2) for m in ("fedavg", "afl")]
+    page = render(runs)
+    assert "has the highest average" not in page
+    assert "ends with the highest average" not in page
+    runs = [decided(m, s, {"a": LEARNED, "b": [40 + (m == "afl"), 40]}) for s in range(2) for m in ("fedavg", "afl")]
+    assert "afl has the highest average" in render(runs)
+
+
+@pytest.mark.parametrize("others", [1, 5])
+def test_an_uncorrected_interval_beside_a_corrected_test_is_explained(others: int) -> None:
+    """A p-value of .035 is below .05 alone, and is not where five methods are compared with the first."""
+    runs = [decided("fedavg", s, {"a": [40, 40]}) for s in range(4)]
+    runs += [decided(f"m{k}", s, {"a": [40 + n, 40]}) for k in range(others) for s, n in enumerate((2, 1, 3, 1))]
+    document = Comparison.of(runs).document
+    panels = answer.panels(document)
+    (difference,) = {effect.test["low"] for effect in panels[0].effects if effect.test}
+    assert difference is not None
+    assert difference > 0
+    assert ("The interval of a difference is not corrected" in answer.legend(document, panels)) == (others == 5)

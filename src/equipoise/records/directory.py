@@ -88,7 +88,11 @@ def all_members(directories: Sequence[Path]) -> list[Path]:
             )
     runs = [members(directory) for directory in directories]
     if empty := [str(directory) for directory, inside in zip(directories, runs, strict=True) if not inside]:
-        raise ValueError(f"No run in {', '.join(empty)}: expected directories with a config.toml.")
+        pages = [
+            path for base in empty for path in (Path(base, "index.html"), Path(base, "report.html")) if path.exists()
+        ]
+        made = f" Its page is {pages[0]}; the runs of a reproduction are in reproduce/cells." if pages else ""
+        raise ValueError(f"No run in {', '.join(empty)}: expected directories with a config.toml.{made}")
     return [run for inside in runs for run in inside]
 
 

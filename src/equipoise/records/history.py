@@ -336,7 +336,7 @@ class History:
         for record in reversed(records[-last:]):
             if why := record.get("diverged") or diverged(record["groups"], which=which):
                 return Said(f"{DIVERGED}: {why}", DIVERGED)
-        shown = [{name: scores for name, scores in r["groups"].items() if name in self.groups} for r in records]
+        shown = self._scores_of(self.groups)
         counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
         if self.threshold is not None and (decided := score_of(self.threshold)):
             counted = [{"": decided}]
@@ -344,6 +344,16 @@ class History:
             why = guesses(counted) or guesses_mean(shown[-last:])
         left = ", without the groups too small to be shown" * bool(self.small_groups)
         return Said(f"{GUESSES}{left}: {why}" * bool(why), GUESSES)
+
+    def guessed(self, last: int = 5) -> list[str]:
+        """The groups on whose test samples the model is no better than guessing, over the last rounds that tested them."""
+        every = {group: self._scores_of([group])[-last:] for group in self.groups}
+        return [group for group, rounds in every.items() if guesses(rounds) or guesses_mean(rounds)]
+
+    def _scores_of(self, groups: Sequence[str]) -> list[dict[str, Mapping[str, Any]]]:
+        """The scores of some groups, in each evaluated round."""
+        evaluated = [record["groups"] for record in self.records if record.get("groups")]
+        return [{name: scores for name, scores in of_round.items() if name in groups} for of_round in evaluated]
 
     @property
     def selected_round(self) -> int | None:

@@ -384,7 +384,7 @@ def warnings(comparison: content.Document) -> list[str]:
         *notes_by.get(LEAK, ()),
         *filter(None, [sentences.failed_methods(comparison["methods"])]),
         *notes_by.get(notes.UNEQUAL, ()),
-        *filter(None, [sentences.untested_groups(comparison["methods"])]),
+        *filter(None, [sentences.untested_groups(comparison["methods"]), sentences.guessed_groups(comparison)]),
         *notes_by.get(notes.CHANGED, ()),
         *_seeds(comparison),
         *[untuned] * (notes.UNTUNED in notes_by),
@@ -398,6 +398,9 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
     if n == 1:
         yield sentences.one_seed(comparison["methods"])
         return
+    if n == 2:  # how many would do is not known from two
+        yield sentences.TWO_SEEDS
+        return
     for key, whom in (("worst", "for the worst group"), ("avg", "on average")):
         leader = comparison["leaders"].get(key)
         versus = leader["versus"] if leader else {}
@@ -408,8 +411,6 @@ def _seeds(comparison: content.Document) -> Iterator[str]:
             label = first if first in needed else min(needed, key=needed.__getitem__)
             yield f"{n} seeds do not tell {leader['leading']} from {label} {whom}; about {needed[label]} would, if they differ as measured."
             return
-    if n == 2:
-        yield sentences.TWO_SEEDS
 
 
 def legend(comparison: content.Document, shown: Sequence[Panel]) -> str:
@@ -421,7 +422,15 @@ def legend(comparison: content.Document, shown: Sequence[Panel]) -> str:
         return text
     test = "a paired test over the seeds" if seeds > 1 else "its interval over the test samples"
     first = comparison["methods"][0]["method"]
-    return f"{text} In brackets: the difference to {first}; green is better and orange worse, where {test}, corrected for all methods, shows it."
+    doubted = any(_excludes_zero(e.test) and e.better is None for panel in shown for e in panel.effects)
+    uncorrected = " The interval of a difference is not corrected: alone it can exclude zero." * doubted
+    return f"{text} In brackets: the difference to {first}; green is better and orange worse, where {test}, corrected for all methods, shows it.{uncorrected}"
+
+
+def _excludes_zero(test: content.Difference | None) -> bool:
+    """Whether the interval of a difference, which is not corrected, excludes zero."""
+    low, high = (test["low"], test["high"]) if test else (None, None)
+    return low is not None and high is not None and not low <= 0 <= high
 
 
 def table(shown: Sequence[Panel]) -> Grid:
@@ -480,13 +489,22 @@ def _average(panels: Panels) -> str:
     if not {"mean", "spread"} <= panels.keys():
         return ""
     best, even = (_first(panels[about]) for about in ("mean", "spread"))
+    if not best or not even:
+        return ""
     lowest = " and the lowest spread" if best == even else f", {even} the lowest spread"
     return f"{best} has the {'highest' if panels['mean'].better == 'higher' else 'lowest'} average{lowest}"
 
 
 def _first(panel: Panel) -> str:
-    """The method with the best number of a panel."""
-    return (max if panel.better == "higher" else min)(panel.effects, key=lambda effect: effect.mean or 0.0).method
+    """The method with the best number of a panel; empty if another's reads the same."""
+    return _alone({e.method: e.mean for e in panel.effects if e.mean is not None}, panel.better, panel.digits)
+
+
+def _alone(means: Mapping[str, float], better: str, digits: int) -> str:
+    """The method with the best number; empty if another's reads the same."""
+    best = (max if better == "higher" else min)(means.values())
+    first = [method for method, mean in means.items() if number(mean, digits) == number(best, digits)]
+    return first[0] if len(first) == 1 else ""
 
 
 def _differences(compared: Comparison, panels: Panels) -> str:
@@ -499,7 +517,7 @@ def _differences(compared: Comparison, panels: Panels) -> str:
 def _first_of_several(panels: Panels, about: str, text: str) -> str:
     """A sentence about the method with the best number of a panel; empty where fewer than two have one."""
     panel = panels.get(about)
-    return text.format(_first(panel)) if panel and len(panel.effects) > 1 else ""
+    return text.format(_first(panel)) if panel and len(panel.effects) > 1 and _first(panel) else ""
 
 
 def _losses(compared: Comparison) -> str:
@@ -558,7 +576,9 @@ def _leading(name: str, compared: Comparison) -> str:
     means = content.means_of([row for row in content.without_bounds(table["methods"]) if not row["failed"]], "avg")
     if not means:
         return ""
-    best = (max if measure.better == "higher" else min)(means, key=means.__getitem__)
+    best = _alone(means, measure.better, measure.digits)
+    if not best:
+        return ""
     reached = with_unit(means[best], measure)
     return f"{reached} on average" if len(means) == 1 else f"{best} has the {measure.highest} average, {reached}"
 

@@ -150,6 +150,7 @@ class Measured(Bounded):
         `worst`, `gap`; null with more seeds, and where the samples are not known.
     worst_groups : names of the worst group, by how many seeds have it there.
     untested : groups without a number.
+    guessed : groups on whose test samples the model is no better than guessing with every seed, see `equipoise.metrics.failure`.
     pooled : the same numbers as FedISM+ makes them, `{"groups", "avg", ..., "n"}` with mean and std (ddof 0) over the last rounds of all
         seeds, the mean and the standard deviation (ddof 0) over all of them.
     """
@@ -160,6 +161,7 @@ class Measured(Bounded):
     intervals: dict[str, Any] | None
     worst_groups: dict[str, int]
     untested: list[Untested]
+    guessed: list[str]
     pooled: dict[str, Any]
 
 

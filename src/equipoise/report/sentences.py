@@ -1,6 +1,7 @@
 """What a comparison shows and what it cannot show, in English: captions, legends, the verdict, the limits."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Final, cast
 
@@ -440,6 +441,24 @@ def untested_groups(methods: Sequence[content.Measured]) -> str:
     since = f" (last in round {max(rounds)})" if len(groups) == 1 and len(rounds) == 1 else ""
     were = "was" if len(groups) == 1 else "were"
     return f"{_few(groups, 'group')} {were} not tested in each of the last rounds{since}, so average, spread and worst group are not known."
+
+
+def guessed_groups(comparison: content.OfMeasure) -> str:
+    """On which groups methods that learned are no better than guessing; empty if on none."""
+    learned = who_learned(comparison)
+    groups = list(learned[0]["groups"]) if learned else []
+    methods = {group: [m["method"] for m in learned if group in m["guessed"]] for group in groups}
+    all_guess = [group for group in groups if len(methods[group]) == len(learned)]
+    some_guess = [group for group in groups if methods[group] and group not in all_guess]
+    some_methods = list(dict.fromkeys(chain.from_iterable(methods[group] for group in some_guess)))
+    texts = []
+    if all_guess:
+        who = "no method is better" if len(learned) > 1 else "the model is no better"
+        texts.append(f"{_few(all_guess, 'group')} {who} than guessing")
+    if some_guess:
+        are = "is" if len(some_methods) == 1 else "are"
+        texts.append(f"{_few(some_guess, 'group')} {_few(some_methods, 'method')} {are} no better than guessing")
+    return f"On {'; on '.join(texts)}." if texts and len(groups) > 1 else ""
 
 
 def failures(comparison: content.OfMeasure) -> list[str]:

@@ -328,6 +328,7 @@ def _measured(runs: Runs, last: int, measure: Measure) -> content.OfMeasure:
             "intervals": _intervals(draws[label]) if label in draws else None,
             "worst_groups": _worst_groups(summary["worst_group"] for summary in of_seeds),
             "untested": _untested(runs[label], measure, last),
+            "guessed": _guessed(runs[label].values(), last),
             "pooled": _pooled(together, groups, last, measure),
         }
 
@@ -412,6 +413,12 @@ def _worst_groups(of_runs: Iterable[str | None]) -> dict[str, int]:
 def _worst_of(groups: Sequence[str], values: Table, worst_at: Callable[[Table], int]) -> str | None:
     """The group with the worst value; None where one of them is not known, or there is only one."""
     return groups[worst_at(values)] if len(groups) > 1 and np.isfinite(values).all() else None
+
+
+def _guessed(runs: Iterable[Run], last: int) -> list[str]:
+    """The groups on which a method is no better than guessing with every seed."""
+    every = [run.shown.guessed(last) for run in runs]
+    return [group for group in every[0] if all(group in guessed for guessed in every)]
 
 
 def _untested(runs: Mapping[int, Run], measure: Measure, last: int) -> list[content.Untested]:
