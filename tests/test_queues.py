@@ -95,6 +95,7 @@ def test_calls_of_a_moment_are_one_array(queue: Path, tmp_path: Path) -> None:
         assert [future.result(60) for future in futures] == [None] * 5
     assert [_tries(folder) for folder in folders] == [1] * 5
     (options,) = [path.read_text() for path in queue.glob("options*")]
+    assert f"--job-name=equipoise-{tmp_path.name}" in options
     for option in (
         "--array=0-4%3",
         "--partition=gpu",
@@ -535,6 +536,21 @@ def test_a_device_that_only_the_cluster_has_is_not_asked_for_here(queue: Path, t
     assert "--gres=gpu:1" in (queue / "options1").read_text()
     of_paper = ("--embedded", "--rounds", 1, "--seeds", 1, "--row", "FedAvg", "--device", "cuda", "--on", "slurm")
     assert "reached" in equipoise("reproduce", "fedheal/table2", *of_paper, "--runs", tmp_path / "papers").err
+
+
+def test_a_refusal_of_the_queue_is_no_failure_of_a_method(queue: Path, tmp_path: Path, equipoise: Any) -> None:
+    (queue / "refuses").write_text("no such account")
+    suite = tmp_path / "mine.toml"
+    suite.write_text(
+        'title = "Small"\nabout = "One."\nmethods = ["fedavg", "qffl"]\ndraws = 4\nby = "worst"\nseeds = 2\n'
+        '[[scenario]]\nname = "heart"\ntitle = "Heart"\nscenario = "heart"\ntrain = { rounds = 4 }\n'
+    )
+    for command in (("tune", "fedavg", "--draws", 4, "--rounds", 4), ("benchmark", suite)):
+        ended = equipoise(*command, "--runs", tmp_path / command[0], "--on", "slurm")
+        assert ended.status == 1
+        assert "error: sbatch refuses the runs: no such account" in ended.err
+        assert "cannot be tuned" not in ended.err
+        assert not [*tmp_path.rglob(benchmark.FAILED)]
 
 
 def test_an_experiment_asks_for_the_same_places(

@@ -956,6 +956,34 @@ def failed_with(text: str, kind: str) -> RunError:
     return error
 
 
+def test_rounds_of_an_earlier_rung_count_once_and_the_file_names_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of the second rung has the rounds of the first, too."""
+    seen, shared = list[int](), dict[str, Any]()
+
+    def finish(cells: Any, how: Any) -> list[Outcome]:
+        goals = sum(cell.goal for cell in cells)
+        how["on_progress"](goals, goals)
+        return []
+
+    def choose(subject: Any, _: Budget, base: Path, train: Any, __: Path) -> None:
+        shared.update(subject.shared)
+        cells = [Cell(k, config(rounds=8), base / str(k)) for k in range(4)]
+        train([replace(cell, until=2) for cell in cells])
+        train([replace(cell, until=4) for cell in cells[:2]])
+        train(cells[:1])
+
+    monkeypatch.setattr(choosing, "_trained", finish)
+    monkeypatch.setattr(choosing, "choose", choose)
+    table = {"scenario": "digits", "rounds": 8, "on": "slurm"}
+    candidates = choosing.Candidates({"fedprox": "fedprox"}, Layer("", table))
+    how: Any = {"jobs": 1, "on_progress": lambda now, _: seen.append(now)}
+    choosing.choose_in_processes(candidates, Budget(draws=4), tmp_path / "t", **how)
+    assert seen == [4 * 2, 2 * 2 + 2 * 4, 2 * 2 + 4 + 8]
+    assert shared == {"scenario": "digits", "rounds": 8}
+
+
 def test_a_trial_that_fails_whatever_its_settings_is_no_bad_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -595,7 +595,8 @@ class Candidates:
 
     def file(self) -> dict[str, Any]:
         """What the methods share, as a configuration file has it."""
-        shared = {name: value for name, value in stacked([self.shared]).items() if "." not in name}
+        places_of_runs = ("on", "devices")  # of this choice, not of what is made with it
+        shared = {n: v for n, v in stacked([self.shared]).items() if "." not in n and n not in places_of_runs}
         options = {name: value for name, value in shared.pop("scenario_options", {}).items() if value is not None}
         columns = {"columns": columns} if (columns := options.pop("columns", None)) else {}
         if inside := ", ".join(f"{name}={value}" for name, value in shared.pop("network_options", {}).items()):
@@ -781,20 +782,21 @@ def choose_in_processes(
         raise ValueError(
             f"--engine {engine}: settings are chosen in simulations, each in a process. Choose another engine, or leave it out."
         )
-    plain, rounds, done = candidates.plain, candidates.first.rounds, 0
+    plain, rounds = candidates.plain, candidates.first.rounds
     rates = {label: config.lr for label, config in plain.items()}
     of_data = candidates.sealed, candidates.without, candidates.conditions
     subject = Subject(methods, spaces, rates, rounds, *of_data, candidates.file())
     total, workers, on_progress = budget.planned(rounds) * len(plain), how.get("workers"), how.get("on_progress")
 
+    reached: dict[Path, int] = {}  # after how many rounds each run pauses; the next rung goes on from there
+
     def train(cells: Sequence[Cell]) -> list[Outcome]:
-        before = done
+        others = sum(reached.values()) - sum(reached.get(cell.folder, 0) for cell in cells)
+        reached.update({cell.folder: cell.goal for cell in cells})
 
         def add_progress(now: int, _: int) -> None:
-            nonlocal done
-            done = before + now
             if on_progress is not None:
-                on_progress(min(done, total), total)
+                on_progress(min(others + now, total), total)
 
         return _trained(cells, how | {"on_progress": add_progress})
 

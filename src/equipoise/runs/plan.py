@@ -21,7 +21,7 @@ from equipoise.records.directory import CHOSEN, CONDITIONS, ORDER
 from equipoise.runs import directory as runs, status
 from equipoise.runs.configuration import RunConfig
 from equipoise.system import claims, files, seals, trust
-from equipoise.system.errors import CLAIMED, CODE, MEMORY, SETTINGS, RunError, out_of_memory
+from equipoise.system.errors import CLAIMED, CODE, MEMORY, QUEUE, SETTINGS, RunError, out_of_memory
 from equipoise.system.gpus import Gpu, Room, gpus
 from equipoise.system.queues import RAY, SLURM, Others, Queue, Ray, Slurm, dask, launch_of
 from equipoise.system.workers import PER_DEVICE, Processes, Workers, cores, read_jobs
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[..., None]  # called with the rounds done and to do, over all cells
 POLL = 0.5  # seconds between looks at the running processes
-QUEUE = ".queue"  # next to runs that a cluster trains: answers and logs
+FOLDER = ".queue"  # next to runs that a cluster trains: answers and logs
 # a process trains one run at a time: torch has one random generator, and the environment is shared
 TURN = threading.Lock()
 SELDOM = 4  # of these looks, between which lines about the runs are not due
@@ -54,6 +54,11 @@ class Cell:
     until: int | None = None
 
     @property
+    def goal(self) -> int:
+        """After how many rounds it pauses or ends."""
+        return min(self.config.rounds, self.until or self.config.rounds)
+
+    @property
     def ended(self) -> bool:
         """Whether nothing is left to train."""
         state = self.folder / directory.CHECKPOINT
@@ -71,10 +76,12 @@ class Outcome:
 
     @classmethod
     def of(cls, cell: Cell, future: Future[Any]) -> Self:
-        """That of a future; any other error is raised."""
+        """That of a future; an error of another kind than a run's is raised."""
         try:
             return cls(cell, trained=future.result())
         except RunError as error:
+            if error.kind == QUEUE:
+                raise
             return cls(cell, error)
 
     @property
@@ -164,15 +171,15 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     left = [cell for cell in cells if not cell.ended]
     watch = status.Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
-    total, looks = sum(min(cell.config.rounds, cell.until or cell.config.rounds) for cell in cells), itertools.count()
+    goals = {cell.folder: cell.goal for cell in cells}
+    total, looks = sum(cell.goal for cell in cells), itertools.count()
 
     def look() -> None:
         if next(looks) % SELDOM == 0:
             watch.look()
         if on_progress is not None:
-            paths = [cell.folder for cell in cells]
-            ended.update({path: _rounds(path) for path in paths if path not in ended and runs.finished(path)})
-            on_progress(sum(ended.get(path) or _rounds(path) for path in paths), total)
+            ended.update({path: _rounds(path) for path in goals if path not in ended and runs.finished(path)})
+            on_progress(sum(min(goal, ended.get(path) or _rounds(path)) for path, goal in goals.items()), total)
 
     def submit(cell: Cell) -> Future[Any]:
         config: RunConfig = cell.config
@@ -223,7 +230,7 @@ def executor(on: Any, cells: Sequence[Cell]) -> Queue | None:
         return None if on is None else Others(on, answered)
     place, launch = launch_of(stated)
     if place == SLURM:
-        return Slurm(cells[0].folder.parent / QUEUE, launch, _rounds)
+        return Slurm(cells[0].folder.parent / FOLDER, launch, _rounds)
     return Others(Ray(launch.cpus, launch.gpus) if place == RAY else dask(place), answered, own=True)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 SETTINGS, CODE = "settings", "code"  # kinds of errors: other hyper-parameters may help, none does
 CLAIMED = "claimed"  # another process is at the folder
+QUEUE = "queue"  # that of a cluster refuses runs, or does not answer: none of them failed
 MEMORY = "memory"  # the machine has too little, perhaps because others use it
 REFUSED, ABSENT = "refused", "absent"  # of sites: it does not do what it was asked for, it was not asked
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from equipoise.system import calls
-from equipoise.system.errors import CLAIMED, RunError
+from equipoise.system.errors import CLAIMED, QUEUE, RunError
 from equipoise.system.files import make_private, read_regular, write_atomically
 from equipoise.system.ranges import check_fields, number, setting, text
 from equipoise.system.suggestions import shorten, unknown
@@ -304,11 +304,12 @@ class Slurm(Queue):
         script = TASK.format(margin=MARGIN, folder=shlex.quote(str(folder)), command=command, calls=lines)
         log_file = f"{folder}/".replace("%", "%%") + "%a.log"
         fixed = [
-            "--parsable", "--requeue", "--open-mode=append", f"--signal=B:USR1@{MARGIN}", "--job-name=equipoise", f"--output={log_file}",
+            "--parsable", "--requeue", "--open-mode=append", f"--signal=B:USR1@{MARGIN}", f"--output={log_file}",
+            f"--job-name=equipoise-{self.folder.parent.name}",
         ]  # fmt: skip
         status, out, error = asked("sbatch", *fixed, *self.launch.options(len(calls)), text=f"#!/bin/bash{script}")
         if status:
-            raise RunError(f"sbatch refuses the runs: {error.removeprefix('sbatch: error: ')}")
+            raise RunError(f"sbatch refuses the runs: {error.removeprefix('sbatch: error: ')}", QUEUE)
         job = out.strip().partition(";")[0]
         try:
             for k, call in enumerate(calls):
@@ -515,7 +516,8 @@ def listed(ended: threading.Event) -> dict[str, str] | None:
         if ended.wait(LOOK):
             return None
         if time.monotonic() > deadline:
-            raise RunError(f"squeue does not answer: {error}. The runs continue; the same command follows them.")
+            text = f"squeue does not answer: {error}. The runs continue; the same command follows them."
+            raise RunError(text, QUEUE)
 
 
 def _tasks(out: str) -> dict[str, str]:
