@@ -153,6 +153,7 @@ def check_memory(model: Model, clients: int, private: bool, device: str | torch.
     needed, about = own + rows.TRAINING * row.nbytes, f"{clients:,} clients x {model.size:,} numbers"
     if not rows.on_a_disk(device):
         needed, updates = needed + updates, 0
+        about += f"; {tempfile.gettempdir()} is in memory, set TMPDIR to a directory on a disk" * (device.type == "cpu")
     _refuse(needed, free, "at least", about)
     if updates > (room := shutil.disk_usage(tempfile.gettempdir()).free):
         raise ForecastError(
