@@ -47,7 +47,7 @@ def matrix(n: int, row: Tensor) -> Tensor:
     OSError : the disk has too little space for the file.
     """
     shape, nbytes = (n, *row.shape), n * row.nbytes
-    if not nbytes or not too_large(n, row, row.device) or not on_a_disk(row.device):
+    if not nbytes or row.device.type != "cpu" or not too_large(n, row, row.device) or not on_a_disk(row.device):
         return row.new_empty(shape)
     with tempfile.TemporaryFile() as file:
         try:

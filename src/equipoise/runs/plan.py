@@ -56,7 +56,8 @@ class Cell:
     @property
     def goal(self) -> int:
         """After how many rounds it pauses or ends."""
-        return min(self.config.rounds, self.until or self.config.rounds)
+        rounds: int = self.config.rounds
+        return min(rounds, self.until or rounds)
 
     @property
     def ended(self) -> bool:
