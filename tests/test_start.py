@@ -57,6 +57,12 @@ def test_every_public_name_has_a_home() -> None:
         package.__getattr__("Fedration")
 
 
+@pytest.mark.share(3)
+def test_commands_are_imported_without_libraries() -> None:
+    code = f"import sys, equipoise.cli.main; print([name for name in {HEAVY} if name in sys.modules])"
+    assert python(code).stdout.splitlines() == ["[]"]
+
+
 def test_help_lists_and_completion_load_no_library() -> None:
     lines = [[*words, "--help"] for words in every_command(typer.main.get_command(cli.app))][::4]
     lines += [

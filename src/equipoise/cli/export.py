@@ -129,7 +129,7 @@ def _trained_at_sites(directory: Path) -> bool:
     return bool(config.get("scenario", "sites") == "sites")
 
 
-def _about(fed: eq.Federation) -> dict[str, str]:
+def _about(fed: "eq.Federation") -> dict[str, str]:
     """The metadata of the file: the origin of the model, and the meaning of its outputs."""
     from equipoise.core.task import Regression
     from equipoise.data.transforms import Images

@@ -167,7 +167,7 @@ def _show_scenario(text: str, figure: Path | None, examples: bool, data: str | N
     out.print(escape("\n".join(said)), highlight=False)
 
 
-def _predicted(made: eq.Scenario) -> str:
+def _predicted(made: "eq.Scenario") -> str:
     """What the labels of a scenario are, with the range of numbers or the names of classes."""
     import torch
 
