@@ -1,7 +1,7 @@
 """Processes by ``torch.distributed`` against threads: the same rounds in turn, the memory of each process, and what more ranks would take.
 
-    python benchmarks/distributed.py J2 --rounds 9
-    python benchmarks/distributed.py J2 --rounds 9 --model
+    python benchmarks/ranks.py J2 --rounds 9
+    python benchmarks/ranks.py J2 --rounds 9 --model
 
 The jobs are those of ``benchmarks/peers``. Rank 1 is this program again, and stays where the first federation is made.
 
