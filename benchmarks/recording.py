@@ -61,11 +61,12 @@ class Forgetful(list[Any]):
 @contextmanager
 def unrecorded() -> Iterator[None]:
     """Rounds without losses, counts and hashes."""
-    objective = Training._objective
+    objective, slopes = Training._objective, Training._slopes
     plain = records.line
     with ExitStack() as stack:
         for what, name, instead in (
             (Training, "_objective", lambda self, *given: objective(self, *given[:-1], Forgetful())),
+            (Training, "_slopes", lambda self, *given: slopes(self, *given[:-1], Forgetful())),
             (EvaluationSets, "measured", lambda self, task, t, rounds: ()),
             (directory, "line", lambda record, before=None: plain(record)),
             (directory, "last_hash", lambda path: ""),

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -278,6 +279,8 @@ def one_step_gradient(
 
 class Quadratic:
     r"""The network and data of a client whose loss is :math:`\tfrac12 y^T A y - b^T y`, so that its gradient is A y - b."""
+
+    model: Any = SimpleNamespace(dense_layers=None)
 
     def __init__(self, A: Tensor, b: Tensor) -> None:
         self.A, self.b = A, b

@@ -115,7 +115,8 @@ def test_a_first_visit_has_no_contrastive_term() -> None:
     fed = federation(rule)
     state = {k: v[0] for k, v in fed.progress.clients[0].items()}
     assert float(rule.loss(out_of(oracle, start), visit_of(oracle, start, state))) == 0
-    assert torch.equal(fitted("moon(mu=5)", 1).progress.vector, fitted("fedavg", 1).progress.vector)
+    one, other = fitted("moon(mu=5)", 1).progress.vector, fitted("fedavg", 1).progress.vector
+    assert torch.allclose(one, other, rtol=0, atol=1e-15)  # the gradient of fedavg's loss is a formula
 
 
 def test_previous_is_the_clients_own_model_of_its_last_visit() -> None:

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.copies import NetworkError, Place, Watch, copied, named, tensors, unused
+from equipoise.core.dense import Dense, Objective, dense
 from equipoise.core.observation import Observation
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.batch import Inputs
@@ -21,7 +22,6 @@ from equipoise.system.tree import aligned
 UNIT = 2.0**-24  # of whole numbers in a vector: larger than what a masked sum rounds to, too small to count in a length
 FEWEST = 1 << 16  # whole numbers that a dtype must hold for a counter of batches
 Named = Mapping[str, Tensor]
-Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, one per client
 
 
 class Model:
@@ -102,6 +102,12 @@ class Model:
         self.mixes = self.batch_norm or self.observed.mixes
         self.convolutional = bool(self._modules_of(nn.modules.conv._ConvNd))
         self.channels_last = self.bf16 = False
+        self.dense_layers = dense(self.net, self.names, self.head_name)
+
+    def dense(self, theta: Tensor, x: Inputs) -> Dense | None:
+        """The layers, if the network is nothing else and inputs x suit them."""
+        layers = None if self.bf16 else self.dense_layers
+        return layers if layers is not None and layers.takes(theta, x) else None
 
     def _lay_out(self, parameters: Named, buffers: Named, counts: Named) -> None:
         """Store where each tensor is in the vector."""
@@ -364,6 +370,8 @@ class Bound:
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [P] of the objective, overwritten by the next call; in training mode the BatchNorm statistics in ``buffers`` move."""
+        if (layers := self.model.dense(theta, x)) is not None:
+            return layers.gradient(theta, x, objective, out=self.flat)
         parts = self._parts(theta, buffers, x, objective, train)
         with torch.no_grad():  # PyTorch 2.6 gives zeros that require gradients where the loss does not use a tensor
             return torch.cat(parts, out=self.flat)
@@ -375,6 +383,8 @@ class Bound:
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """Gradient of each tensor of the network, flat, in training mode: the form that makes a step cheapest."""
+        if self.model.dense(theta, x) is not None:
+            return self.cut(self.gradient(theta, buffers, x, objective))
         return self._parts(theta, buffers, x, objective, True)
 
     def _parts(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool) -> list[Tensor]:
@@ -491,12 +501,14 @@ class Stacked:
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradients [m, P]. The result is overwritten by the next call."""
+        if self.flat.shape != theta.shape:
+            self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
+        if (layers := self.model.dense(theta, x)) is not None:
+            return layers.gradient(theta, x, objective, out=self.flat)
         self.model.train(self.net, train)
         parts = self.model.parts(aligned(theta.detach()), buffers)
         leaves = [parts[n].requires_grad_() for n in self.model.names]
         loss = objective(*self._call(parts, buffers, x)).sum()
-        if self.flat.shape != theta.shape:
-            self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
         gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         with torch.no_grad():  # as in Bound.gradient
             return torch.cat([_flat(g) for g in gradients], -1, out=self.flat)

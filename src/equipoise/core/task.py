@@ -54,6 +54,10 @@ class Task(ABC):
     def predictions(self, outputs: Tensor) -> Tensor:
         """What is predicted of each sample [..., B]."""
 
+    def slope(self, outputs: Tensor, y: Tensor, ok: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        """The mean loss [...] and its gradient by the outputs [..., B, C], where there is a formula; false in ``ok`` [..., B] is padding."""
+        return None
+
     def tally(self, outputs: Tensor, y: Tensor, ok: Tensor | None = None, predicted: Tensor | None = None) -> Tally:
         """What outputs [..., B, C] are for targets [..., B], as sums from which all measures but those of :meth:`whole` follow.
 
@@ -158,6 +162,18 @@ class Classification(Task):
         """Loss of each sample [..., B]."""
         outputs, labels = outputs.flatten(0, -2), y.flatten()  # by default PyTorch ignores labels of -100
         return functional.cross_entropy(outputs, labels, reduction="none", ignore_index=NO_LABEL).view(y.shape)
+
+    def slope(self, outputs: Tensor, y: Tensor, ok: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        """The mean cross-entropy [...], and its gradient by the logits: probabilities less 1 at the labels, over the samples."""
+        if type(self).losses is not Classification.losses:
+            return None
+        logs, at = outputs.log_softmax(-1), y.unsqueeze(-1)
+        losses = logs.gather(-1, at).squeeze(-1).neg_()
+        gradient = logs.exp_().scatter_add_(-1, at, logs.new_full((1,), -1.0).expand(at.shape))
+        if ok is None:
+            return losses.mean(-1), gradient.div_(y.shape[-1])
+        share = ok.to(outputs) / ok.sum(-1, keepdim=True).clamp(min=1)
+        return (losses * share).sum(-1), gradient.mul_(share.unsqueeze(-1))
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """The predicted class of each sample [..., B]; -1, no class, where the largest logit is not finite."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from equipoise.core.dense import Objective, Slopes, Steps, by_autograd
 from equipoise.core.draws import Schedule
-from equipoise.core.model import Evaluator, Objective
-from equipoise.core.solver import Solver
-from equipoise.core.task import Gradient, Out
+from equipoise.core.model import Evaluator
+from equipoise.core.solver import SGD, Solver
+from equipoise.core.task import Gradient, Out, Task
 from equipoise.data.batch import Batch, Inputs
 from equipoise.data.samples import Source
 from equipoise.system.replay import in_turn
@@ -46,8 +47,8 @@ class Training:
         in the order in which they were trained on, each with the model of its step.
         """
         parts = evaluator.cut(theta) if self.plain else (theta,)
-        slots = solver.init(parts)
-        moving = (theta, buffers, *(s for name in slots for s in slots[name]))
+        slots, steps = solver.init(parts), self._steps(evaluator, solver, theta)
+        moving = (theta, buffers, *(s for name in slots for s in slots[name]), *(steps.slots if steps else ()))
         fixed = None if self.only is None else theta.clone()
         counts = schedule.counts.reshape(-1, schedule.index.shape[-2])  # samples in each batch: [m or 1, K]
         widths = zip(counts.amax(0).tolist(), counts.amin(0).tolist(), strict=True)
@@ -67,7 +68,9 @@ class Training:
             batch = source.batch(rows, shift)
             seen: list[Tensor] = []
             objective = self._objective(evaluator, batch, ok, theta.shape[-1], seen)
-            if self.plain:
+            if steps is not None and evaluator.model.dense(theta, batch.x) is not None:
+                steps.step(batch.x, self._slopes(evaluator.model.task, batch, ok, objective, seen))
+            elif self.plain:
                 solver.step(parts, evaluator.gradients(theta, buffers, batch.x, objective), slots)
             else:
                 gradient = self._gradient(evaluator, theta, buffers, batch.x, objective)
@@ -89,6 +92,27 @@ class Training:
         used = [k for k, (width, *_) in enumerate(kinds) if width]
         taken = counts[:, used].T.to(theta)  # [K, m or 1]
         return ((losses[used] * taken).sum(0) / taken.sum(0)).reshape(theta.shape[:-1])
+
+    def _steps(self, evaluator: Evaluator, solver: Solver, theta: Tensor) -> Steps | None:
+        """Steps of a dense network without gradients in memory, if nothing else looks at these."""
+        if not self.plain or type(solver) is not SGD or solver.clip is not None:
+            return None
+        layers, lr = evaluator.model.dense_layers, solver.lr
+        if layers is None or not isinstance(lr, float | int):
+            return None
+        return Steps(layers, theta, lr, solver.momentum, solver.weight_decay)
+
+    def _slopes(self, task: Task, batch: Batch, ok: Tensor | None, objective: Objective, seen: list[Tensor]) -> Slopes:
+        """The gradients of what is minimised by logits and features, in the cheapest way; the loss is appended to ``seen``."""
+
+        def slopes(logits: Tensor, features: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            if self.terms is not None or (formula := task.slope(logits, batch.y, ok)) is None:
+                return by_autograd(objective, logits, features)
+            loss, slope = formula
+            seen.append(loss)
+            return slope, None
+
+        return slopes
 
     def _objective(
         self, evaluator: Evaluator, batch: Batch, ok: Tensor | None, n_params: int, seen: list[Tensor]

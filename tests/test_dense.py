@@ -1,0 +1,267 @@
+"""Networks of dense layers: gradients and steps by products are those of autograd and of SGD."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import equipoise as eq
+from equipoise.core.dense import Dense, Steps, dense
+from equipoise.core.model import Bound, Model, Stacked
+from equipoise.networks import MLP
+
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "gelu": nn.GELU,
+    "gelu-tanh": lambda: nn.GELU("tanh"),
+    "two": lambda: nn.Sequential(nn.Tanh(), nn.ReLU()),
+}
+
+
+def sequential(activation: Any = nn.ReLU, bias: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 5, bias), activation(), nn.Linear(5, 4), activation(), nn.Identity(), nn.Linear(4, 3, bias)]
+    return nn.Sequential(nn.Flatten(), *layers).double()
+
+
+def batch(*lead: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(*lead, 7, 2, 3, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, 3, (*lead, 7), generator=generator)
+
+
+def by_autograd(net: nn.Module, x: Tensor, objective: Any) -> Tensor:
+    head = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
+    kept: list[Tensor] = []
+    head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    logits = net(x)
+    objective(logits, kept[-1]).backward()
+    return torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+
+
+def objective(y: Tensor) -> Any:
+    """One that looks at the features, too."""
+    return lambda logits, features: (
+        functional.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view(y.shape).mean(-1)
+        + (features**3).mean((-1, -2))
+    )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gradients_are_those_of_autograd(name: str, bias: bool) -> None:
+    net, (x, y) = sequential(ACTIVATIONS[name], bias), batch()
+    model = Model(net)
+    assert model.dense_layers is not None
+    theta = model.initial.clone()
+    expected = by_autograd(copy.deepcopy(net), x, objective(y))
+    assert torch.allclose(Bound(model).gradient(theta, theta[:0], x, objective(y)), expected, rtol=0, atol=1e-14)
+    several = torch.stack([theta, theta + 0.1, theta - 0.1])
+    xs, ys = batch(3)
+    together = Stacked(model).gradient(several, several[:, :0], xs, objective(ys))
+    for k in range(3):
+        alone = Bound(model).gradient(several[k], theta[:0], xs[k], objective(ys[k]))
+        assert torch.allclose(together[k], alone, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.0, 1e-2), (0.9, 0.0), (0.9, 1e-2), (1e-3, 0.1)])
+def test_steps_are_those_of_sgd(momentum: float, weight_decay: float, stacked: bool) -> None:
+    net = sequential(nn.Tanh)
+    model = Model(net)
+    assert model.dense_layers is not None
+    solver = torch.optim.SGD(net.parameters(), 0.1, momentum, weight_decay=weight_decay)
+    theta = model.initial.expand(2, -1).clone() if stacked else model.initial.clone()
+    steps = Steps(model.dense_layers, theta, 0.1, momentum, weight_decay)
+    for k in range(20):
+        x, y = batch(seed=k)
+        solver.zero_grad()
+        functional.cross_entropy(net(x), y).backward()
+        solver.step()
+        lead = [2] if stacked else []
+        xs, ys = x.expand(*lead, *x.shape), y.expand(*lead, -1)
+        steps.step(xs, lambda logits, _, ys=ys: (eq.Classification().slope(logits, ys)[1], None))
+    expected = torch.cat([p.detach().flatten() for p in net.parameters()])
+    for vector in theta if stacked else [theta]:
+        assert torch.allclose(vector, expected, rtol=0, atol=1e-13)
+
+
+class Chained(nn.Module):
+    """A network that states its modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(4, 3), nn.Linear(6, 4)
+
+    def chain(self) -> list[nn.Module]:
+        return [self.first, nn.Tanh(), self.last]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).tanh())
+
+
+def test_a_network_may_state_its_modules_and_hold_them_in_any_order() -> None:
+    torch.manual_seed(0)
+    net, (x, y) = Chained().double(), batch()
+    model = Model(net, head="last")
+    assert model.dense_layers is not None
+    assert model.dense_layers.features == 1
+    theta = model.initial.clone()
+    got = Bound(model).gradient(theta, theta[:0], x.flatten(1), lambda z, _: functional.cross_entropy(z, y))
+    functional.cross_entropy(net(x.flatten(1)), y).backward()
+    assert torch.allclose(got, torch.cat([p.grad.flatten() for p in net.parameters()]), rtol=0, atol=1e-14)
+
+
+def _hooked() -> nn.Module:
+    net = sequential()
+    net[1].register_forward_hook(lambda *_: None)
+    return net
+
+
+def _frozen(name: str) -> nn.Module:
+    net = sequential()
+    net.get_parameter(name).requires_grad_(False)
+    return net
+
+
+def _shared() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(6, 3))
+
+
+def _own_forward() -> nn.Module:
+    net = sequential()
+    net[1].forward = lambda x: x * 2
+    return net
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+OTHERS = {
+    "a hook": _hooked,
+    "a frozen weight": lambda: _frozen("3.weight"),
+    "a frozen bias": lambda: _frozen("1.bias"),
+    "a shared layer": _shared,
+    "a forward pass of its own": _own_forward,
+    "a class of its own": lambda: Doubled(nn.Linear(6, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 3)),
+    "normalisation": lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
+    "running statistics": lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+    "flattened later": lambda: nn.Sequential(nn.Linear(3, 4), nn.Flatten(), nn.Linear(8, 3)),
+    "weights computed from others": lambda: nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)), nn.Linear(4, 3)
+    ),
+    "no layer": lambda: nn.Sequential(nn.Flatten(), nn.Identity()),
+    "an activation first": lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, 3)),
+}
+
+
+@pytest.mark.parametrize("why", OTHERS)
+def test_another_network_is_left_to_autograd(why: str) -> None:
+    net = OTHERS[why]()
+    names = [n for n, p in net.named_parameters() if p.requires_grad]
+    assert dense(net, names, None) is None
+
+
+def test_inputs_that_the_layers_do_not_multiply_are_left_to_autograd() -> None:
+    model = Model(nn.Sequential(nn.Linear(3, 3)))
+    theta, x = model.initial, torch.zeros(5, 3)
+    assert model.dense(theta, x) is not None
+    assert model.dense(theta, x[:, None]) is None  # a layer multiplies the last dimension of any
+    assert model.dense(theta, x.double()) is None
+    assert model.dense(theta, {"x": x}) is None
+    assert model.dense(theta.expand(2, -1), x.expand(2, 5, 3)) is not None
+    model.bf16 = True
+    assert model.dense(theta, x) is None
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedprox", "scaffold", "fedproto", "fedld", "fedheal", "fedism+", "ditto", "moon"]
+)
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_training_is_that_of_autograd(method: str, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every hook of the rules, with batches that are not full and clients that end before others."""
+    clients = [(x[: 7 - k], y[: 7 - k]) for k in range(3) for x, y in [batch(seed=k)]]
+
+    def trained() -> Tensor:
+        federation = eq.Federation(
+            sequential(), clients, method, eq.SGD(0.05, 0.9, 1e-3), batch_size=3, engine=engine, seed=1
+        )
+        federation.fit(2, progress=False)
+        return torch.cat([p.detach().flatten() for p in federation.network().parameters()])
+
+    calls, pairs = [], Dense.pairs
+    monkeypatch.setattr(Dense, "pairs", lambda *given: calls.append(None) or pairs(*given))
+    by_products = trained()
+    assert calls
+    monkeypatch.setattr(Model, "dense", lambda *_: None)
+    by_autograd = trained()
+    assert torch.allclose(by_products, by_autograd, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("hidden", [[], [8], [8, 6]])
+def test_the_perceptron_is_one(hidden: list[int]) -> None:
+    net = MLP((2, 3), 3, hidden=hidden).double()
+    x, _ = batch()
+    h = x
+    for module in net.chain():
+        h = module(h)
+    assert torch.equal(h, net(x))
+    model = Model(net)
+    assert model.dense_layers is not None
+    assert len(model.dense_layers.layers) == len(hidden) + 1
+    assert model.dense_layers.features == len(hidden)
+
+
+class Smoothed(eq.Classification):
+    """A task of the user's own: labels are smoothed."""
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        plain = super().losses(outputs, y)
+        return 0.9 * plain - 0.1 * outputs.log_softmax(-1).mean(-1)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_slope_of_the_cross_entropy_is_that_of_autograd(padded: bool) -> None:
+    outputs = torch.randn(2, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    y, ok = batch(2)[1], torch.arange(7) < torch.tensor([[4], [0]]) if padded else None
+    with torch.no_grad():
+        loss, slope = eq.Classification().slope(outputs, y, ok)
+    losses = eq.Classification().losses(outputs, y)
+    expected = losses.mean(-1) if ok is None else (losses * ok).sum(-1) / ok.sum(-1).clamp(min=1)
+    (by_autograd,) = torch.autograd.grad(expected.sum(), outputs)
+    assert torch.allclose(loss, expected, rtol=0, atol=1e-14)
+    assert torch.allclose(slope, by_autograd, rtol=0, atol=1e-15)
+
+
+def test_another_loss_has_no_formula() -> None:
+    outputs, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64)
+    assert Smoothed().slope(outputs, y) is None
+    assert eq.Regression().slope(outputs[:, :1], y.double()) is None
+
+
+@pytest.mark.parametrize("task", [Smoothed(), eq.Regression(), eq.Regression(loss="huber")])
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_other_tasks_train_as_by_autograd(task: Any, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = isinstance(task, eq.Regression)
+    drawn = [batch(seed=k) for k in range(3)]
+    clients = [(x[: 7 - k], (x.sum((1, 2)) if numbers else y)[: 7 - k]) for k, (x, y) in enumerate(drawn)]
+    trained = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1 if numbers else 3)).double()
+        federation = eq.Federation(net, clients, "fedavg", eq.SGD(0.05, 0.9), batch_size=3, engine=engine, task=task)
+        federation.fit(2, progress=False)
+        trained.append(torch.cat([p.detach().flatten() for p in federation.network().parameters()]))
+        monkeypatch.setattr(Model, "dense", lambda *_: None)
+    assert torch.allclose(*trained, rtol=0, atol=1e-12)
