@@ -280,7 +280,7 @@ def one_step_gradient(
 class Quadratic:
     r"""The network and data of a client whose loss is :math:`\tfrac12 y^T A y - b^T y`, so that its gradient is A y - b."""
 
-    model: Any = SimpleNamespace(dense_layers=None)
+    model: Any = SimpleNamespace(dense=None)
 
     def __init__(self, A: Tensor, b: Tensor) -> None:
         self.A, self.b = A, b

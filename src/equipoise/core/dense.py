@@ -75,13 +75,6 @@ class Dense:
     flattens: bool
     features: int | None
 
-    def takes(self, theta: Tensor, x: Inputs) -> bool:
-        """Whether inputs are numbers that the layers can multiply, on a processor."""
-        if not isinstance(x, Tensor) or x.dtype != theta.dtype or x.device.type != "cpu":
-            return False
-        width = x.dim() - theta.dim() + 1
-        return width == 2 or (self.flattens and width > 2)
-
     def cut(self, theta: Tensor) -> list[Tensor]:
         """The tensors of the network [..., *shape], as views of the vector [..., P]."""
         parts = theta.split([shape.numel() for shape in self.shapes], -1)

@@ -102,12 +102,12 @@ class Model:
         self.mixes = self.batch_norm or self.observed.mixes
         self.convolutional = bool(self._modules_of(nn.modules.conv._ConvNd))
         self.channels_last = self.bf16 = False
-        self.dense_layers = dense(self.net, self.names, self.head_name)
+        self.layers = dense(self.net, self.names, self.head_name)
 
-    def dense(self, theta: Tensor, x: Inputs) -> Dense | None:
-        """The layers, if the network is nothing else and inputs x suit them."""
-        layers = None if self.bf16 else self.dense_layers
-        return layers if layers is not None and layers.takes(theta, x) else None
+    @property
+    def dense(self) -> Dense | None:
+        """The layers, if the network is nothing else, on a processor."""
+        return None if self.bf16 or self.initial.device.type != "cpu" else self.layers
 
     def _lay_out(self, parameters: Named, buffers: Named, counts: Named) -> None:
         """Store where each tensor is in the vector."""
@@ -370,7 +370,7 @@ class Bound:
         self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, *, train: bool = True
     ) -> Tensor:
         """Gradient [P] of the objective, overwritten by the next call; in training mode the BatchNorm statistics in ``buffers`` move."""
-        if (layers := self.model.dense(theta, x)) is not None:
+        if (layers := self.model.dense) is not None:
             return layers.gradient(theta, x, objective, out=self.flat)
         parts = self._parts(theta, buffers, x, objective, train)
         with torch.no_grad():  # PyTorch 2.6 gives zeros that require gradients where the loss does not use a tensor
@@ -383,7 +383,7 @@ class Bound:
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """Gradient of each tensor of the network, flat, in training mode: the form that makes a step cheapest."""
-        if self.model.dense(theta, x) is not None:
+        if self.model.dense is not None:
             return self.cut(self.gradient(theta, buffers, x, objective))
         return self._parts(theta, buffers, x, objective, True)
 
@@ -503,7 +503,7 @@ class Stacked:
         """Gradients [m, P]. The result is overwritten by the next call."""
         if self.flat.shape != theta.shape:
             self.flat = torch.zeros_like(theta, memory_format=torch.contiguous_format)
-        if (layers := self.model.dense(theta, x)) is not None:
+        if (layers := self.model.dense) is not None:
             return layers.gradient(theta, x, objective, out=self.flat)
         self.model.train(self.net, train)
         parts = self.model.parts(aligned(theta.detach()), buffers)

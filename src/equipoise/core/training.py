@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -47,8 +48,9 @@ class Training:
         in the order in which they were trained on, each with the model of its step.
         """
         parts = evaluator.cut(theta) if self.plain else (theta,)
-        slots, steps = solver.init(parts), self._steps(evaluator, solver, theta)
-        moving = (theta, buffers, *(s for name in slots for s in slots[name]), *(steps.slots if steps else ()))
+        steps = self._steps(evaluator, solver, theta)
+        slots = {} if steps else solver.init(parts)
+        moving = (theta, buffers, *chain.from_iterable(slots.values()), *(steps.slots if steps else ()))
         fixed = None if self.only is None else theta.clone()
         counts = schedule.counts.reshape(-1, schedule.index.shape[-2])  # samples in each batch: [m or 1, K]
         widths = zip(counts.amax(0).tolist(), counts.amin(0).tolist(), strict=True)
@@ -68,7 +70,7 @@ class Training:
             batch = source.batch(rows, shift)
             seen: list[Tensor] = []
             objective = self._objective(evaluator, batch, ok, theta.shape[-1], seen)
-            if steps is not None and evaluator.model.dense(theta, batch.x) is not None:
+            if steps is not None:
                 steps.step(batch.x, self._slopes(evaluator.model.task, batch, ok, objective, seen))
             elif self.plain:
                 solver.step(parts, evaluator.gradients(theta, buffers, batch.x, objective), slots)
@@ -97,7 +99,7 @@ class Training:
         """Steps of a dense network without gradients in memory, if nothing else looks at these."""
         if not self.plain or type(solver) is not SGD or solver.clip is not None:
             return None
-        layers, lr = evaluator.model.dense_layers, solver.lr
+        layers, lr = evaluator.model.dense, solver.lr
         if layers is None or not isinstance(lr, float | int):
             return None
         return Steps(layers, theta, lr, solver.momentum, solver.weight_decay)
