@@ -49,7 +49,7 @@ class Model:
     most : beyond this, whole numbers are not exact in the vector: 2^24 in float32, 2^53 in float64.
     layout : sizes of the trainable tensors; ``names`` and ``shapes`` go with them.
     n_params : P.
-    layer : [G], for each coordinate the number of its tensor.
+    layers : those of a network of dense layers, see :mod:`equipoise.core.dense`; None of another.
     norm : [G], true on the scales, shifts and statistics of normalisation layers.
     head : [G], true on the classifier.
     variances, batches : the coordinates of running variances, and of BatchNorm's counts of batches.
@@ -86,7 +86,6 @@ class Model:
         tensors = [*parameters.values(), *buffers.values(), *counts.values()]
         values = [t.detach() if t.is_floating_point() else self.written(t, dtype) for t in tensors]
         self.initial = torch.cat([*map(torch.flatten, values)]).clone()
-        self.layer = torch.repeat_interleave(torch.tensor([*self.layout, *self.buffer_layout]))
         last_linear = next(reversed(self._modules_of(nn.Linear)), None)
         self.head_name = head if head is not None or observed is not None else last_linear
         if head is not None:
@@ -103,6 +102,11 @@ class Model:
         self.convolutional = bool(self._modules_of(nn.modules.conv._ConvNd))
         self.channels_last = self.bf16 = False
         self.layers = dense(self.net, self.names, self.head_name)
+
+    @cached_property
+    def layer(self) -> Tensor:
+        """For each coordinate the number of its tensor [G]."""
+        return torch.repeat_interleave(torch.tensor([*self.layout, *self.buffer_layout]))
 
     @property
     def dense(self) -> Dense | None:
@@ -337,7 +341,11 @@ class Bound:
 
     def __init__(self, model: Model) -> None:
         self.model, self.training = model, _View(model)
-        self.flat = torch.zeros_like(model.initial[: model.n_params])
+
+    @cached_property
+    def flat(self) -> Tensor:
+        """Where gradients are, one after another [P]."""
+        return torch.zeros_like(self.model.initial[: self.model.n_params])
 
     @cached_property
     def evaluation(self) -> _View:

@@ -283,6 +283,7 @@ def frame(
     samples.check_attributes({name: n for name, n in present.items() if n})  # test sets may have none
     data = tuple(replace(d, like=like, n_classes=n_classes, attributes=A) if isinstance(d, Absent) else d for d in data)
     mine = None if client_tests is None else tuple(own.values())
+    freed.give_back()
     return Frame(model, bound, called, data, first, sets, mine, held_out, n_classes, n_features, transform, reading)
 
 
