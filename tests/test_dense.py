@@ -100,7 +100,7 @@ class Chained(nn.Module):
         super().__init__()
         self.last, self.first = nn.Linear(4, 3), nn.Linear(6, 4)
 
-    def chain(self) -> list[nn.Module]:
+    def dense_layers(self) -> list[nn.Module]:
         return [self.first, nn.Tanh(), self.last]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ def test_the_perceptron_is_one(hidden: list[int]) -> None:
     net = MLP((2, 3), 3, hidden=hidden).double()
     x, _ = batch()
     h = x
-    for module in net.chain():
+    for module in net.dense_layers():
         h = module(h)
     assert torch.equal(h, net(x))
     model = Model(net)

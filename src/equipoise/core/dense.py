@@ -177,7 +177,7 @@ def dense(net: nn.Module, names: Sequence[str], head: str | None) -> Dense | Non
 
     Parameters
     ----------
-    net : an ``nn.Sequential``, or a network whose method ``chain`` gives the modules that it applies in turn.
+    net : an ``nn.Sequential``, or a network whose method ``dense_layers`` gives the modules that it applies in turn.
     names : of its trainable parameters, in the order of the vector.
     head : name of its classifier; None: it has none.
     """
@@ -221,8 +221,8 @@ def _chain(net: nn.Module) -> list[nn.Module]:
     """The modules that a network applies in turn; none if that is not known."""
     if type(net) is nn.Sequential:
         return [part for child in net for part in (_chain(child) if type(child) is nn.Sequential else [child])]
-    chain = getattr(net, "chain", None)
-    return [*chain()] if callable(chain) else []
+    stated = getattr(type(net), "dense_layers", None)
+    return [*stated(net)] if callable(stated) else []
 
 
 def _altered(module: nn.Module) -> bool:

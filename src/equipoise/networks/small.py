@@ -43,7 +43,7 @@ class MLP(nn.Module):
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.classifier = nn.Linear(widths[-1], n_classes)
 
-    def chain(self) -> list[nn.Module]:
+    def dense_layers(self) -> list[nn.Module]:
         """The modules that :meth:`forward` applies in turn."""
         return [nn.Flatten(), *(part for layer in self.hidden for part in (layer, nn.ReLU())), self.classifier]
 
