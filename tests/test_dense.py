@@ -93,6 +93,16 @@ def test_steps_are_those_of_sgd(momentum: float, weight_decay: float, stacked: b
         assert torch.allclose(vector, expected, rtol=0, atol=1e-13)
 
 
+def test_a_layer_alone_is_a_network() -> None:
+    net, (x, y) = nn.Linear(6, 3).double(), batch()
+    model = Model(net)
+    assert model.layers is not None
+    theta = model.initial.clone()
+    got = Bound(model).gradient(theta, theta[:0], x.flatten(1), lambda z, _: functional.cross_entropy(z, y))
+    functional.cross_entropy(net(x.flatten(1)), y).backward()
+    assert torch.allclose(got, torch.cat([p.grad.flatten() for p in net.parameters()]), rtol=0, atol=1e-14)
+
+
 class Chained(nn.Module):
     """A network that states its modules."""
 

@@ -133,7 +133,7 @@ def by_autograd(objective: Objective, logits: Tensor, features: Tensor) -> tuple
 
 
 class Steps:
-    r"""SGD at one vector of a dense network, in place, equal to :class:`equipoise.core.solver.SGD` but for the order of sums.
+    r"""SGD on a dense network, in place, equal to :class:`equipoise.core.solver.SGD` but for the order of sums.
 
     .. math:: v = b + (\lambda / \rho) \theta, \quad b \gets \rho v + g, \quad \theta \gets \theta - \eta b
 
@@ -182,15 +182,16 @@ def dense(net: nn.Module, names: Sequence[str], head: str | None) -> Dense | Non
     head : name of its classifier; None: it has none.
     """
     chain, tensors = _chain(net), {id(p): n for n, p in net.named_parameters()}
-    if not chain or any(map(_altered, net.modules())) or any(True for _ in net.buffers()):
+    frozen = len(tensors) != len(names)
+    if not chain or frozen or any(map(_altered, net.modules())) or any(True for _ in net.buffers()):
         return None
     flattens = type(chain[0]) is nn.Flatten and (chain[0].start_dim, chain[0].end_dim) == (1, -1)
     layers, linears = list[Layer](), list[nn.Linear]()
     for module in chain[flattens:]:
         activation = _named(module)
         if type(module) is nn.Linear:
-            places = [names.index(tensors[id(p)]) for p in module.parameters() if p.requires_grad]
-            layers.append(Layer(places[0], places[1] if len(places) > 1 else None, ())) if places else None
+            weight, *bias = (names.index(tensors[id(p)]) for p in module.parameters())
+            layers.append(Layer(weight, bias[0] if bias else None, ()))
             linears.append(module)
         elif activation and layers:
             layers[-1] = layers[-1]._replace(activations=(*layers[-1].activations, activation))
@@ -198,13 +199,8 @@ def dense(net: nn.Module, names: Sequence[str], head: str | None) -> Dense | Non
             return None
     used = [place for layer in layers for place in (layer.weight, layer.bias) if place is not None]
     heads = [k for k, module in enumerate(linears) if head is not None and module is net.get_submodule(head)]
-    if (
-        not layers
-        or sorted(used) != [*range(len(tensors))]
-        or len(tensors) != len(names)
-        or len(heads) != (head is not None)
-    ):
-        return None  # tensors that are frozen, shared or unused, or features from elsewhere
+    if not layers or sorted(used) != [*range(len(names))] or len(heads) != (head is not None):
+        return None  # tensors that are shared or unused, or features from elsewhere
     shapes = {name: p.shape for name, p in net.named_parameters()}
     return Dense(tuple(layers), tuple(shapes[name] for name in names), flattens, heads[0] if heads else None)
 
@@ -219,6 +215,8 @@ def _named(module: nn.Module) -> str:
 
 def _chain(net: nn.Module) -> list[nn.Module]:
     """The modules that a network applies in turn; none if that is not known."""
+    if type(net) is nn.Linear:
+        return [net]
     if type(net) is nn.Sequential:
         return [part for child in net for part in (_chain(child) if type(child) is nn.Sequential else [child])]
     stated = getattr(type(net), "dense_layers", None)
