@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import equipoise as eq
-from equipoise.core.dense import Dense, Steps, dense
+from equipoise.core.dense import Dense, Steps, layers_of
 from equipoise.core.model import Bound, Model, Stacked
 from equipoise.networks import MLP
 
@@ -59,7 +59,7 @@ def objective(y: Tensor) -> Any:
 def test_gradients_are_those_of_autograd(name: str, bias: bool) -> None:
     net, (x, y) = sequential(ACTIVATIONS[name], bias), batch()
     model = Model(net)
-    assert model.layers is not None
+    assert model.dense is not None
     theta = model.initial.clone()
     expected = by_autograd(copy.deepcopy(net), x, objective(y))
     assert torch.allclose(Bound(model).gradient(theta, theta[:0], x, objective(y)), expected, rtol=0, atol=1e-14)
@@ -76,10 +76,10 @@ def test_gradients_are_those_of_autograd(name: str, bias: bool) -> None:
 def test_steps_are_those_of_sgd(momentum: float, weight_decay: float, stacked: bool) -> None:
     net = sequential(nn.Tanh)
     model = Model(net)
-    assert model.layers is not None
+    assert model.dense is not None
     solver = torch.optim.SGD(net.parameters(), 0.1, momentum, weight_decay=weight_decay)
     theta = model.initial.expand(2, -1).clone() if stacked else model.initial.clone()
-    steps = Steps(model.layers, theta, 0.1, momentum, weight_decay)
+    steps = Steps(model.dense, theta, 0.1, momentum, weight_decay)
     for k in range(20):
         x, y = batch(seed=k)
         solver.zero_grad()
@@ -96,33 +96,7 @@ def test_steps_are_those_of_sgd(momentum: float, weight_decay: float, stacked: b
 def test_a_layer_alone_is_a_network() -> None:
     net, (x, y) = nn.Linear(6, 3).double(), batch()
     model = Model(net)
-    assert model.layers is not None
-    theta = model.initial.clone()
-    got = Bound(model).gradient(theta, theta[:0], x.flatten(1), lambda z, _: functional.cross_entropy(z, y))
-    functional.cross_entropy(net(x.flatten(1)), y).backward()
-    assert torch.allclose(got, torch.cat([p.grad.flatten() for p in net.parameters()]), rtol=0, atol=1e-14)
-
-
-class Chained(nn.Module):
-    """A network that states its modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last, self.first = nn.Linear(4, 3), nn.Linear(6, 4)
-
-    def dense_layers(self) -> list[nn.Module]:
-        return [self.first, nn.Tanh(), self.last]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.first(x).tanh())
-
-
-def test_a_network_may_state_its_modules_and_hold_them_in_any_order() -> None:
-    torch.manual_seed(0)
-    net, (x, y) = Chained().double(), batch()
-    model = Model(net, head="last")
-    assert model.layers is not None
-    assert model.layers.features == 1
+    assert model.dense is not None
     theta = model.initial.clone()
     got = Bound(model).gradient(theta, theta[:0], x.flatten(1), lambda z, _: functional.cross_entropy(z, y))
     functional.cross_entropy(net(x.flatten(1)), y).backward()
@@ -152,6 +126,12 @@ def _own_forward() -> nn.Module:
     return net
 
 
+def _one_bias() -> nn.Module:
+    net = sequential()
+    net[1].bias = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    return net
+
+
 class Doubled(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
@@ -171,6 +151,7 @@ OTHERS = {
     "weights computed from others": lambda: nn.Sequential(
         nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)), nn.Linear(4, 3)
     ),
+    "a bias for all": _one_bias,
     "no layer": lambda: nn.Sequential(nn.Flatten(), nn.Identity()),
     "an activation first": lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, 3)),
 }
@@ -180,16 +161,78 @@ OTHERS = {
 def test_another_network_is_left_to_autograd(why: str) -> None:
     net = OTHERS[why]()
     names = [n for n, p in net.named_parameters() if p.requires_grad]
-    assert dense(net, names, None) is None
+    assert layers_of(net, names, None) is None
 
 
-def test_bf16_and_gpus_are_left_to_autograd() -> None:
+def test_bf16_gpus_autocast_and_hooks_of_all_modules_are_left_to_autograd() -> None:
     model = Model(sequential())
-    assert model.dense is model.layers is not None
+    assert model.dense is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.dense is None
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert model.dense is None
+    hook.remove()
+    assert model.dense is not None
     model.bf16 = True
     assert model.dense is None
     model.bf16, model.initial = False, model.initial.to("meta")
     assert model.dense is None
+
+
+class Scaled(MLP):
+    """A class of the user's own that derives from ours."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x / 255)
+
+
+class Stated(nn.Linear):
+    """A user's network that calls something else by the name that ours has."""
+
+    def dense_layers(self, of: str) -> str:
+        return of
+
+
+@pytest.mark.parametrize("net", [Scaled((6,), 3), Stated(6, 3)])
+def test_a_class_of_the_users_own_is_left_to_autograd(net: nn.Module) -> None:
+    assert Model(net).dense is None
+
+
+def test_a_weight_may_be_registered_after_its_bias() -> None:
+    net, (x, y) = sequential(), batch()
+    weight = net[1].weight
+    del net[1].weight
+    net[1].weight = weight
+    assert [*net[1]._parameters] == ["bias", "weight"]
+    model = Model(net)
+    assert model.dense is not None
+    theta = model.initial.clone()
+    got = Bound(model).gradient(theta, theta[:0], x, objective(y))
+    assert torch.allclose(got, by_autograd(net, x, objective(y)), rtol=0, atol=1e-14)
+
+
+def test_an_objective_may_change_its_outputs_in_place() -> None:
+    net, (x, y) = sequential(nn.Sigmoid), batch()
+    net.append(nn.Sigmoid())
+    model = Model(net)
+    assert model.dense is not None
+    theta = model.initial.clone()
+
+    def in_place(logits: Tensor, features: Tensor) -> Tensor:
+        logits.sub_(logits.detach().amax(-1, keepdim=True))
+        return functional.cross_entropy(logits, y) + features.mul_(2).square().mean()
+
+    got = Bound(model).gradient(theta, theta[:0], x, in_place)
+    assert torch.allclose(got, by_autograd(net, x, lambda z, h: in_place(z.clone(), h.clone())), rtol=0, atol=1e-14)
+
+
+def test_gradients_that_a_solver_keeps_are_not_overwritten() -> None:
+    model, (x, y) = Model(sequential()), batch()
+    theta, bound = model.initial.clone(), Bound(model)
+    first = bound.gradients(theta, theta[:0], x, objective(y))
+    before = [part.clone() for part in first]
+    bound.gradients(theta + 0.1, theta[:0], x, objective(y))
+    assert all(torch.equal(a, b) for a, b in zip(first, before, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -225,9 +268,9 @@ def test_the_perceptron_is_one(hidden: list[int]) -> None:
         h = module(h)
     assert torch.equal(h, net(x))
     model = Model(net)
-    assert model.layers is not None
-    assert len(model.layers.layers) == len(hidden) + 1
-    assert model.layers.features == len(hidden)
+    assert model.dense is not None
+    assert len(model.dense.layers) == len(hidden) + 1
+    assert model.dense.features == len(hidden)
 
 
 class Smoothed(eq.Classification):

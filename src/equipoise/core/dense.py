@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ Objective = Callable[[Tensor, Tensor], Tensor]  # (logits, features) -> loss, on
 # (logits, features) -> the gradient of the objective by each, None: it is 0
 Slopes = Callable[[Tensor, Tensor], tuple[Tensor | None, Tensor | None]]
 Pairs = Sequence[tuple[Tensor, Tensor]]  # by layer d_l [..., B, o] and h_{l-1} [..., B, i]
-BACKWARD = torch.ops.aten
+aten = torch.ops.aten
 
 
 class Activation(NamedTuple):
@@ -37,14 +37,14 @@ class Activation(NamedTuple):
 def _gelu(form: str) -> Activation:
     """The Gaussian error linear unit, exact ("none") or by "tanh"."""
     return Activation(
-        partial(functional.gelu, approximate=form), lambda d, z, _: BACKWARD.gelu_backward(d, z, approximate=form)
+        partial(functional.gelu, approximate=form), lambda d, z, _: aten.gelu_backward(d, z, approximate=form)
     )
 
 
 ACTIVATIONS: Mapping[str, Activation] = {
-    "ReLU": Activation(torch.relu, lambda d, _, h: BACKWARD.threshold_backward(d, h, 0)),
-    "Tanh": Activation(torch.tanh, lambda d, _, h: BACKWARD.tanh_backward(d, h)),
-    "Sigmoid": Activation(torch.sigmoid, lambda d, _, h: BACKWARD.sigmoid_backward(d, h)),
+    "ReLU": Activation(torch.relu, lambda d, _, h: aten.threshold_backward(d, h, 0)),
+    "Tanh": Activation(torch.tanh, lambda d, _, h: aten.tanh_backward(d, h)),
+    "Sigmoid": Activation(torch.sigmoid, lambda d, _, h: aten.sigmoid_backward(d, h)),
     "GELU": _gelu("none"),
     "GELU tanh": _gelu("tanh"),
 }
@@ -66,13 +66,11 @@ class Dense:
     ----------
     layers : of the network, at least one.
     shapes : of its tensors, in the order of the vector.
-    flattens : whether it begins by flattening its inputs.
     features : the layer whose inputs are the features; None: the logits are.
     """
 
     layers: tuple[Layer, ...]
     shapes: tuple[torch.Size, ...]
-    flattens: bool
     features: int | None
 
     def cut(self, theta: Tensor) -> list[Tensor]:
@@ -123,13 +121,12 @@ class Dense:
 
 def by_autograd(objective: Objective, logits: Tensor, features: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of an objective by logits and features, which may be the same tensor."""
-    logits.requires_grad_()
-    own = features if features is logits else features.detach().requires_grad_()
+    wanted = [t.detach().requires_grad_() for t in ([logits] if features is logits else [logits, features])]
     with torch.enable_grad():
-        loss = objective(logits, own).sum()
-    wanted = [logits] if own is logits else [logits, own]
+        own = [t.clone() for t in wanted]  # which an objective may change in place
+        loss = objective(own[0], own[-1]).sum()
     gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, allow_unused=True)
-    return gradients[0], None if own is logits else gradients[1]
+    return gradients[0], gradients[1] if len(wanted) > 1 else None
 
 
 class Steps:
@@ -172,12 +169,12 @@ def _affine(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.addmm(bias, h, weight.mT) if h.dim() == 2 else torch.baddbmm(bias.unsqueeze(-2), h, weight.mT)
 
 
-def dense(net: nn.Module, names: Sequence[str], head: str | None) -> Dense | None:
+def layers_of(net: nn.Module, names: Sequence[str], head: str | None) -> Dense | None:
     """The layers of a network; None if it is of another kind, or does anything else.
 
     Parameters
     ----------
-    net : an ``nn.Sequential``, or a network whose method ``dense_layers`` gives the modules that it applies in turn.
+    net : the network.
     names : of its trainable parameters, in the order of the vector.
     head : name of its classifier; None: it has none.
     """
@@ -189,9 +186,9 @@ def dense(net: nn.Module, names: Sequence[str], head: str | None) -> Dense | Non
     layers, linears = list[Layer](), list[nn.Linear]()
     for module in chain[flattens:]:
         activation = _named(module)
-        if type(module) is nn.Linear:
-            weight, *bias = (names.index(tensors[id(p)]) for p in module.parameters())
-            layers.append(Layer(weight, bias[0] if bias else None, ()))
+        if type(module) is nn.Linear and _usual(module):
+            own = {name: names.index(tensors[id(p)]) for name, p in module.named_parameters()}
+            layers.append(Layer(own["weight"], own.get("bias"), ()))
             linears.append(module)
         elif activation and layers:
             layers[-1] = layers[-1]._replace(activations=(*layers[-1].activations, activation))
@@ -202,7 +199,14 @@ def dense(net: nn.Module, names: Sequence[str], head: str | None) -> Dense | Non
     if not layers or sorted(used) != [*range(len(names))] or len(heads) != (head is not None):
         return None  # tensors that are shared or unused, or features from elsewhere
     shapes = {name: p.shape for name, p in net.named_parameters()}
-    return Dense(tuple(layers), tuple(shapes[name] for name in names), flattens, heads[0] if heads else None)
+    return Dense(tuple(layers), tuple(shapes[name] for name in names), heads[0] if heads else None)
+
+
+def _usual(linear: nn.Linear) -> bool:
+    """Whether a layer has a weight, and a bias of its outputs or none."""
+    tensors = dict(linear.named_parameters())
+    bias = tensors.pop("bias", None)
+    return [*tensors] == ["weight"] and (bias is None or bias.shape == linear.weight.shape[:1])
 
 
 def _named(module: nn.Module) -> str:
@@ -219,8 +223,16 @@ def _chain(net: nn.Module) -> list[nn.Module]:
         return [net]
     if type(net) is nn.Sequential:
         return [part for child in net for part in (_chain(child) if type(child) is nn.Sequential else [child])]
-    stated = getattr(type(net), "dense_layers", None)
-    return [*stated(net)] if callable(stated) else []
+    ours = type(net).__module__.startswith("equipoise.networks.")  # a derived class may do something else
+    return [*net.dense_layers()] if ours and isinstance(net, _Chained) else []
+
+
+@runtime_checkable
+class _Chained(Protocol):
+    """A network that states the modules that it applies in turn."""
+
+    def dense_layers(self) -> list[nn.Module]:
+        """The modules."""
 
 
 def _altered(module: nn.Module) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules import module as every_module
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from equipoise.core.copies import NetworkError, Place, Watch, copied, named, tensors, unused
-from equipoise.core.dense import Dense, Objective, dense
+from equipoise.core.dense import Dense, Objective, layers_of
 from equipoise.core.observation import Observation
 from equipoise.core.task import CLASSIFICATION, Task
 from equipoise.data.batch import Inputs
@@ -20,6 +21,7 @@ from equipoise.system.suggestions import near, some
 from equipoise.system.tree import aligned
 
 UNIT = 2.0**-24  # of whole numbers in a vector: larger than what a masked sum rounds to, too small to count in a length
+GLOBAL_HOOKS = [f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre")]
 FEWEST = 1 << 16  # whole numbers that a dtype must hold for a counter of batches
 Named = Mapping[str, Tensor]
 
@@ -49,7 +51,6 @@ class Model:
     most : beyond this, whole numbers are not exact in the vector: 2^24 in float32, 2^53 in float64.
     layout : sizes of the trainable tensors; ``names`` and ``shapes`` go with them.
     n_params : P.
-    layers : those of a network of dense layers, see :mod:`equipoise.core.dense`; None of another.
     norm : [G], true on the scales, shifts and statistics of normalisation layers.
     head : [G], true on the classifier.
     variances, batches : the coordinates of running variances, and of BatchNorm's counts of batches.
@@ -101,7 +102,7 @@ class Model:
         self.mixes = self.batch_norm or self.observed.mixes
         self.convolutional = bool(self._modules_of(nn.modules.conv._ConvNd))
         self.channels_last = self.bf16 = False
-        self.layers = dense(self.net, self.names, self.head_name)
+        self._layers = layers_of(self.net, self.names, self.head_name)
 
     @cached_property
     def layer(self) -> Tensor:
@@ -110,8 +111,9 @@ class Model:
 
     @property
     def dense(self) -> Dense | None:
-        """The layers, if the network is nothing else, on a processor."""
-        return None if self.bf16 or self.initial.device.type != "cpu" else self.layers
+        """The layers, if the network is nothing else and is on a processor, and nothing outside it changes what it computes."""
+        elsewhere = self.bf16 or self.initial.device.type != "cpu" or torch.is_autocast_enabled("cpu")
+        return None if elsewhere or any(vars(every_module)[hooks] for hooks in GLOBAL_HOOKS) else self._layers
 
     def _lay_out(self, parameters: Named, buffers: Named, counts: Named) -> None:
         """Store where each tensor is in the vector."""
@@ -391,8 +393,8 @@ class Bound:
 
     def gradients(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective) -> Sequence[Tensor]:
         """Gradient of each tensor of the network, flat, in training mode: the form that makes a step cheapest."""
-        if self.model.dense is not None:
-            return self.cut(self.gradient(theta, buffers, x, objective))
+        if (layers := self.model.dense) is not None:
+            return self.cut(layers.gradient(theta, x, objective, out=torch.empty_like(theta)))
         return self._parts(theta, buffers, x, objective, True)
 
     def _parts(self, theta: Tensor, buffers: Tensor, x: Inputs, objective: Objective, train: bool) -> list[Tensor]:

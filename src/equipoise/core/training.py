@@ -36,7 +36,7 @@ class Training:
 
     @property
     def plain(self) -> bool:
-        """Whether the gradient is used as autograd gives it, in the cheapest parts."""
+        """Whether the gradient is used as it is, in the cheapest parts."""
         return self.correction is None and self.wrap is None and self.only is None
 
     def run(
@@ -100,8 +100,8 @@ class Training:
         if not self.plain or type(solver) is not SGD or solver.clip is not None:
             return None
         layers, lr = evaluator.model.dense, solver.lr
-        if layers is None or not isinstance(lr, float | int):
-            return None
+        if layers is None or not isinstance(lr, float | int) or solver.weight_decay > solver.momentum > 0:
+            return None  # as its momentum holds decay / momentum times the parameters
         return Steps(layers, theta, lr, solver.momentum, solver.weight_decay)
 
     def _slopes(self, task: Task, batch: Batch, ok: Tensor | None, objective: Objective, seen: list[Tensor]) -> Slopes:

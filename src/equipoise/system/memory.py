@@ -37,8 +37,8 @@ def keep() -> None:
 
 
 def give_back() -> None:
-    """Return what is free to the system: what training needs, other threads request."""
-    if platform.libc_ver()[0] == "glibc":
+    """Return to the system what the preparation of a run has freed: training requests its memory in other threads, which have other heaps."""
+    if os.environ.get(SWITCH) != "0" and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
 
 
