@@ -241,6 +241,7 @@ def schema(text: str, method: str, rounds: int) -> None:
         "versus",
         "pooled",
         "untested",
+        "guessed",
         "worst_groups",
     }
     assert entry["pooled"].keys() == {"groups", *statistics, "n"}

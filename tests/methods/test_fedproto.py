@@ -116,7 +116,8 @@ def test_the_model_is_averaged_by_samples() -> None:
 
 
 def test_the_first_round_is_fedavg_and_the_second_is_not() -> None:
-    assert torch.equal(fitted("fedproto(lam=3)", 1).progress.vector, fitted("fedavg", 1).progress.vector)
+    one, other = fitted("fedproto(lam=3)", 1).progress.vector, fitted("fedavg", 1).progress.vector
+    assert torch.allclose(one, other, rtol=0, atol=1e-15)  # the gradient of fedavg's loss is a formula
     assert not torch.allclose(
         fitted("fedproto(lam=3)", 2).progress.vector, fitted("fedavg", 2).progress.vector, atol=1e-3
     )

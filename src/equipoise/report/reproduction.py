@@ -508,11 +508,13 @@ def page(
     first = [Table(grid, head="Claim", kind="settings")] * bool(result.claims)
     about = [Text(result.about), Text(f"Source: {result.citation}."), *[Text(result.fits, "note")] * bool(result.fits)]
     left_out = [Bullets([f"{what} {why}" for what, why in result.ours])]
+    judged = Section("about", "What this is, and how it is judged", [*about, *[Text(result.note)] * bool(result.note)])
     sections = [
+        *[judged] * bool(result.fits),  # whether the division is the paper's decides how the rest is read
         *(Section(x.name, x.heading, [_table(x), Bullets(x.sentences)]) for x in result.decided),
         *[Section("figures", "Figures", [Pictures([picture]) for picture in plates])] * bool(plates),
         *(_part(result, part, (reports or {}).get(part.name, "")) for part in result.parts),
-        Section("about", "What this is, and how it is judged", [*about, *[Text(result.note)] * bool(result.note)]),
+        *[judged] * (not result.fits),
         *[Section("left-out", "What the paper left out", left_out)] * bool(result.ours),
     ]
     facts = [plural(len(result.parts), "part"), f"written {date.today().isoformat()}"]
