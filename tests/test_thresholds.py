@@ -227,7 +227,7 @@ def test_of_a_federation(federation: eq.Federation) -> None:
     rows = [d.store for d in held.sets if d is not None]
     p = torch.cat([federation.predict_proba(batch.x)[:, 1] for batch in rows]).numpy()
     y = torch.cat([batch.y for batch in rows]).numpy()
-    assert chosen.value == choose(Aim("sensitivity", 0.9), p, y)
+    assert chosen.value == pytest.approx(choose(Aim("sensitivity", 0.9), p, y), rel=1e-6)  # of other batches
     assert chosen.document["rows"]["n"] == len(y) == 72
     x, true, _ = people(80, 8)
     taken = chosen.decide(federation.predict_proba(x)[:, 1])
