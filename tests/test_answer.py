@@ -285,6 +285,16 @@ def test_a_method_that_guesses_with_one_seed_only_is_not_named() -> None:
     assert not any("guessing" in text for text in answer.warnings(Comparison.of(runs).document))
 
 
+@pytest.mark.parametrize("useless", ["", "its own test says so"])
+def test_a_group_is_judged_by_the_test_of_a_users_task_as_the_whole_is(useless: str) -> None:
+    runs = [decided("fedavg", s, {"a": LEARNED, "b": LEARNED if useless else GUESSED}) for s in range(3)]
+    for run in runs:
+        for name, scores in run.records[0]["groups"].items():
+            scores["useless"] = useless if name == "b" else ""
+    found = [text for text in answer.warnings(Comparison.of(runs).document) if "guessing" in text]
+    assert found == ["On b the model is no better than guessing."] * bool(useless)
+
+
 def test_of_numbers_that_read_the_same_no_method_is_the_first() -> None:
     runs = [decided(m, s, {"a": LEARNED, "b": [40 + s, 40]}) for s in range(2) for m in ("fedavg", "afl")]
     page = render(runs)

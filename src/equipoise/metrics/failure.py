@@ -119,6 +119,18 @@ def useless(rounds: Sequence[Mapping[Any, Mapping[str, Any]]]) -> str | None:
     return None if not reasons else "" if "" in reasons else reasons[-1]
 
 
+def no_better(rounds: Sequence[Scores], counted: Sequence[Scores]) -> str:
+    """Why a model is no better than a guess: by the test of its task, else by :func:`guesses` or :func:`guesses_mean`; empty if it is better.
+
+    Parameters
+    ----------
+    rounds : the scores of some rounds, each by test set.
+    counted : those with the counts per class by which decisions are judged.
+    """
+    why = useless(rounds)
+    return guesses(counted) or guesses_mean(rounds) if why is None else why
+
+
 def guesses_mean(rounds: Sequence[Scores]) -> str:
     """Why a model that predicts numbers knows no more than the mean of each test set; empty if it knows more.
 

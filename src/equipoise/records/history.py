@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from equipoise.metrics.classification import RATES
 from equipoise.metrics.collaborative import collaborative_fairness
-from equipoise.metrics.failure import diverged, guesses, guesses_mean, useless
+from equipoise.metrics.failure import diverged, no_better
 from equipoise.metrics.groups import Positive, positive_class
 from equipoise.metrics.measures import Measure, main_of, measures_of, named
 from equipoise.metrics.performance import Value, last_rounds
@@ -340,15 +340,14 @@ class History:
         counted = [groups for groups in shown if any(RATES in scores for scores in groups.values())][-last:]
         if self.threshold is not None and (decided := score_of(self.threshold)):
             counted = [{"": decided}]
-        if (why := useless(shown[-last:])) is None:
-            why = guesses(counted) or guesses_mean(shown[-last:])
+        why = no_better(shown[-last:], counted)
         left = ", without the groups too small to be shown" * bool(self.small_groups)
         return Said(f"{GUESSES}{left}: {why}" * bool(why), GUESSES)
 
     def guessed(self, last: int = 5) -> list[str]:
         """The groups on whose test samples the model is no better than guessing, over the last rounds that tested them."""
         every = {group: self._scores_of([group])[-last:] for group in self.groups}
-        return [group for group, rounds in every.items() if guesses(rounds) or guesses_mean(rounds)]
+        return [group for group, rounds in every.items() if no_better(rounds, rounds)]
 
     def _scores_of(self, groups: Sequence[str]) -> list[dict[str, Mapping[str, Any]]]:
         """The scores of some groups, in each evaluated round."""
