@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,8 +109,8 @@ class Dense:
             product = torch.addmm if d.dim() == 2 else torch.baddbmm
             product(tensors[weight], d.mT, h, beta=keep, alpha=factor, out=tensors[weight])
             if bias is not None:
-                kept = tensors[bias].mul_(keep) if keep else tensors[bias].zero_()
-                kept.add_(d.sum(-2), alpha=factor)
+                start = tensors[bias].mul_(keep) if keep else tensors[bias].zero_()
+                start.add_(d.sum(-2), alpha=factor)
 
     def gradient(self, theta: Tensor, x: Inputs, objective: Objective, out: Tensor) -> Tensor:
         """The gradient [..., P], written to ``out``."""
@@ -224,15 +224,8 @@ def _chain(net: nn.Module) -> list[nn.Module]:
     if type(net) is nn.Sequential:
         return [part for child in net for part in (_chain(child) if type(child) is nn.Sequential else [child])]
     ours = type(net).__module__.startswith("equipoise.networks.")  # a derived class may do something else
-    return [*net.dense_layers()] if ours and isinstance(net, _Chained) else []
-
-
-@runtime_checkable
-class _Chained(Protocol):
-    """A network that states the modules that it applies in turn."""
-
-    def dense_layers(self) -> list[nn.Module]:
-        """The modules."""
+    dense_layers = vars(type(net)).get("dense_layers") if ours else None
+    return [*dense_layers(net)] if dense_layers else []
 
 
 def _altered(module: nn.Module) -> bool:

@@ -517,7 +517,8 @@ def _differences(compared: Comparison, panels: Panels) -> str:
 def _first_of_several(panels: Panels, about: str, text: str) -> str:
     """A sentence about the method with the best number of a panel; empty where fewer than two have one."""
     panel = panels.get(about)
-    return text.format(_first(panel)) if panel and len(panel.effects) > 1 and _first(panel) else ""
+    first = _first(panel) if panel and len(panel.effects) > 1 else ""
+    return text.format(first) if first else ""
 
 
 def _losses(compared: Comparison) -> str:

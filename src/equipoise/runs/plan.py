@@ -173,7 +173,7 @@ def finish(cells: Sequence[Cell], **how: Unpack[How]) -> list[Outcome]:
     watch = status.Watch([cell.folder for cell in cells], how.get("lines", False), jobs)
     ended: dict[Path, int] = {}  # their records are read once: of many long runs they are much
     goals = {cell.folder: cell.goal for cell in cells}
-    total, looks = sum(cell.goal for cell in cells), itertools.count()
+    total, looks = sum(goals.values()), itertools.count()
 
     def look() -> None:
         if next(looks) % SELDOM == 0:
