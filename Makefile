@@ -89,6 +89,7 @@ bench: $(SITES)
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers/run.py --write
+	$(BIN)/python benchmarks/peers/whole.py --write
 
 bench-flower: $(SITES)
 	$(BIN)/python benchmarks/flower.py --threads 1 --alternations 3 --write
