@@ -194,10 +194,11 @@ Made by `{command}`; do not edit.
 
 {methods} with {seeds} seeds, {rounds} rounds each: scikit-learn's digits, {samples} for each of {clients} clients, of classes in proportions that the
 client draws from a Dirichlet distribution ({alpha}); an MLP 64-64-10, batch {batch}, one epoch, SGD with learning rate {lr}; FedProx's mu is {mu}, FedAvgM's
-momentum {beta}. The model is tested on {tested} digits in every round. Every system trains in two processes with one thread each, by its own means (Equipoise) or
-by Python's `ProcessPoolExecutor`, and begins with its own random model of a seed.
+momentum {beta}. The model is tested in every round on {tested} digits (by Equipoise's command on each client's {own}). Every system
+trains in two processes with one thread each, by `--jobs 2` (Equipoise's command) or Python's `ProcessPoolExecutor` (all others), and begins with its own random
+model of a seed.
 
-**seconds**: from the command to its end, importing, testing, writing and the table included, median and range of {alternations} alternations;
+**seconds**: from the command to its end, importing, testing, writing and the table included, median and range of alternations ({alternations});
 **processor seconds**: the same of all its processes; **peak memory**: the largest seen, pages that processes share counted once; **lines of code**: of the
 scripts `whole_*.py` in `benchmarks/peers`, without data, network and settings, which all share. Then the accuracy after the last round, mean and STD over
 seeds. Equipoise also keeps every run with a checkpoint in every round, and writes the report. Its command:
@@ -252,6 +253,7 @@ def main() -> None:
             mu=MU,
             beta=BETA,
             tested=whole_task.TESTED,
+            own=whole_task.TESTED // whole_task.CLIENTS,
             alternations=options.alternations,
             typed=shlex.join(SYSTEMS["command"].command(options.rounds)[2:]),
             failures="".join(f"\nNot measured: {text}." for text in failures) + "\n" * bool(failures),
