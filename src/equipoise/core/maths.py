@@ -275,9 +275,11 @@ def _total(sums: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
-    """Sum the rows of ``updates`` [M, P] with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
+def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None, origin: Tensor | None = None) -> Tensor:
+    """Sum the rows of ``updates`` [M, P], less an ``origin`` [P], with ``weights`` [M]: [P]; with a ``mask`` [M, P], by their :func:`shares`."""
     w, exact = weights.to(updates.dtype), weights.detach().double()
+    if len(updates) > 1 and updates.stride(0) == 0 and mask is None:  # all rows are one
+        return updates[0] * w.sum()
     step = torch.empty_like(updates[0])
     entries = mask.bits if isinstance(mask, Bits) else mask if mask is not None and mask.dtype == torch.bool else None
     fast = loops(updates) if entries is not None and entries.is_contiguous() else None
@@ -288,6 +290,7 @@ def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None) -> Tenso
             fast.masked_mean(as_rows(updates), marks, isinstance(mask, Bits), exact.numpy(), *place, step.numpy())
         else:
             for part, u, c in _masked(updates, mask, parts):
+                u = u if origin is None else u - origin[part]
                 step[part] = torch.mv(u.T, w) if c is None else masked_mean(u, c, exact)
 
     over_columns(some, updates)

@@ -42,7 +42,8 @@ class Job:
     Where clients get submodels, ``units`` [M, K] are the hidden units of each and ``held`` [M, G] the coordinates;
     ``neurons`` are given if a smaller network may be trained instead of the masked one. Clients draw the noise that
     protects them from ``secret``: at least 32 random bytes, known to the client alone and used once. With None it is drawn
-    from the seed, which protects no client: for simulation only.
+    from the seed, which protects no client: for simulation only. Where answers are ``added`` as they come, those with most samples
+    should come first.
     """
 
     model: Model
@@ -62,6 +63,7 @@ class Job:
     held: Tensor | None = None
     neurons: Neurons | None = None
     secret: bytes | None = None
+    added: bool = False
 
     @property
     def local(self) -> Solver:

@@ -15,7 +15,7 @@ from equipoise.system.tree import tree_map
 
 def sequential(job: Job) -> Iterator[Answer]:
     """Visit the clients in order. A client that raises answers with its error; the others continue."""
-    yield from one_by_one(job, Bound(job.model), range(len(job.ids)))
+    yield from one_by_one(job, Bound(job.model), job.longest_first if job.added else range(len(job.ids)))
 
 
 def one_by_one(job: Job, bound: Bound, rows: Sequence[int]) -> Iterator[Answer]:

@@ -19,7 +19,7 @@ from equipoise.core.model import Model
 from equipoise.federation import evaluation
 from equipoise.federation.contribution import isolated
 from equipoise.federation.federation import Federation
-from equipoise.federation.round import one_round
+from equipoise.federation.round import one_round, only_mean
 from equipoise.federation.trial import Progression, Trial, begin
 from equipoise.records.meta import Content
 from equipoise.records.record import Record, line
@@ -134,7 +134,7 @@ def check_memory(model: Model, clients: int, private: bool, device: str | torch.
 
     Parameters
     ----------
-    clients : that train in a round.
+    clients : whose updates are in memory at a time.
     private : whether clients keep a part of the model, of which each has a copy.
 
     Returns
@@ -222,7 +222,8 @@ def _forecast(fed: Federation, rounds: int, directory: Path | None, keep: int) -
     now, total = fed.progress, fed.progress.t + rounds
     N, M, device = len(trial.data), cohort_size(len(trial.data), trial.settings.participation), now.vector.device
     held, free = memory.taken(device), memory.free(device)
-    updates = check_memory(trial.model, M, trial.method.private(trial.model) is not None, device)
+    apart = 1 if only_mean(trial, M) else M
+    updates = check_memory(trial.model, apart, trial.method.private(trial.model) is not None, device)
     memory.watch(device)
     alone = tested = 0.0
     if fed.collaborative and fed.alone is None:

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from equipoise.core import client_rows, draws, wire
-from equipoise.core.maths import put
+from equipoise.core.maths import combine, put
 from equipoise.core.rates import LayerRates
 from equipoise.core.rule import Briefing, Cohort, Rule, State, overrides, told
+from equipoise.core.settings import Settings
 from equipoise.core.simulation import FLIPS, LIES
 from equipoise.core.solver import at
 from equipoise.data.samples import Absent, Samples, loaded
 from equipoise.engines.job import Answer, Job
 from equipoise.federation import diagnosis, guard
+from equipoise.federation.method import Method
 from equipoise.federation.trial import Progression, Trial, cohort_of
 from equipoise.records.record import Bytes, Record
 from equipoise.system import threads
@@ -29,6 +31,8 @@ from equipoise.system.text import key_of
 from equipoise.system.tree import flatten, span, tree_map
 
 _Sent = tuple[list[int], list[State], list[State]]  # rows of clients, what they report to each rule, and their states
+MATRIX = 64 << 20  # bytes of updates that are kept apart, where their mean is all that counts
+APART = ("upload", "finish", "reward")  # hooks that need each client's update or report
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
 
 
@@ -61,7 +65,10 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
     ids = asked[answers.rows]
     received, held = _received(job, answers)
     own = _own(now, ids, answers.trained, held)
-    updates = _shown(trial, answers.trained.sub_(received), held)  # take the memory of the trained models
+    if answers.mean is not None:
+        updates = answers.mean.expand(len(ids), -1)
+    else:
+        updates = _shown(trial, answers.trained.sub_(received), held)  # take the memory of the trained models
     traffic = _traffic(trial, now, job, answers, updates, ids)
     cohort = cohort_of(trial, now, rounds, ids, _known(trial, now, received), updates, held)
     server, cohort = _aggregate(trial, now, cohort, answers.reports)
@@ -134,6 +141,7 @@ def _hand_out(trial: Trial, before: Progression, asked: Tensor, rounds: int) -> 
         messages=[_messages(rule, state, ids) for rule, state in zip(trial.method.rules, now.server, strict=True)],
         units=units,
         held=held,
+        added=only_mean(trial, len(ids)),
     )
     return now, job, lost
 
@@ -340,7 +348,10 @@ def _messages(rule: Rule, state: State, ids: Sequence[int]) -> State:
 
 @dataclass(frozen=True)
 class _Answers:
-    """The good answers in the order of the clients: ``rows`` [M] of the clients asked, and what they sent [M, ...]."""
+    """The good answers in the order of the clients: ``rows`` [M] of the clients asked, and what they sent [M, ...].
+
+    If only the ``mean`` [G] of their updates counts, ``trained`` is empty.
+    """
 
     rows: Tensor
     trained: Tensor
@@ -349,16 +360,18 @@ class _Answers:
     losses: Tensor | None
     norms: Tensor | None
     bad: list[guard.Quarantined]
+    mean: Tensor | None = None
 
 
 def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: Iterator[Answer]) -> _Answers:
     """Check the answers of the clients ``asked`` [M], which come in whatever order, and keep the good ones."""
     ids = asked.tolist()
-    taken = _take(now, ids, answers)
-    problems = _not_finite(trial, job, taken)
+    mean = _Mean(job, trial.factors[asked]) if job.added and trial.factors is not None else None
+    taken = _take(now, ids, answers, mean)
+    problems = _not_finite(trial, job, taken) if mean is None else mean.explained(trial)
     problems |= _attack(trial, job, taken.trained, sorted(set(taken.rows) - problems.keys()))
     past, limit = now.norms, trial.settings.norm_limit
-    if not trial.summed:  # of a sum nobody sees one client's answer
+    if mean is None and not trial.summed:  # of a sum nobody sees one client's answer
         cannot_be = guard.bad_buffers(taken.trained, job, taken.rows) | guard.out_of_range(taken.fitting, job)
         problems |= {row: why for row, why in cannot_be.items() if row not in problems}
         if limit is not None:
@@ -377,10 +390,72 @@ def _collect(trial: Trial, now: Progression, asked: Tensor, job: Job, answers: I
     reports, states = tree_map(lambda *leaves: torch.cat(leaves)[order], *(trees for _, *trees in sent))
     losses = taken.losses
     training_losses = torch.stack([losses[row] for row in sorted(rows)]) if losses.keys() >= set(rows) else None
+    if mean is not None:
+        return _Answers(at, taken.trained, reports, states, training_losses, past, bad, mean.value(at))
     for k, row in enumerate(sorted(rows)):  # without a second matrix
         if k != row:
             taken.trained[k] = taken.trained[row]
     return _Answers(at, taken.trained[: len(rows)], reports, states, training_losses, past, bad)
+
+
+def summable(method: Method, settings: Settings) -> bool:
+    """Whether no rule and no setting looks at the update of a single client, as far as that is known before the run."""
+    sums = all(rule.declared.sees == "sum" for rule in method.rules) and not any(map(method.overriding, APART))
+    return sums and settings.attack is None and settings.norm_limit is None
+
+
+def only_mean(trial: Trial, clients: int) -> bool:
+    """Whether the updates of so many clients are added as they come: they are large, and only their mean has an effect."""
+    vector = trial.setup.initial
+    large = clients * vector.nbytes > MATRIX and vector.device.type == "cpu"
+    here = large and not trial.summed and trial.private is None and trial.neurons is None
+    return here and summable(trial.method, trial.settings) and trial.factors is not None
+
+
+class _Mean:
+    """The mean of updates with ``factors`` [M], added in one order, whatever order they come in.
+
+    It is that of the least places of their clients, by number of samples.
+    """
+
+    def __init__(self, job: Job, factors: Tensor) -> None:
+        self.job, self.factors, self.place = job, factors, {row: k for k, row in enumerate(job.longest_first)}
+        self.total = torch.zeros_like(job.received[0], dtype=torch.float64)
+        self.waiting, self.came, self.next = dict[int, Tensor](), set[int](), 0
+        self.problems = dict[int, str]()
+
+    def add(self, answer: Answer, fine: Tensor | None) -> None:
+        """Take an answer of which some rows are ``fine`` [m]; None: nothing of it can be used."""
+        places = [self.place[row] for row in answer.rows]
+        if fine is not None:
+            checked, model = fine.tolist(), self.job.model
+            problems = {} if all(checked) else guard.not_finite(answer)
+            if model.size > model.n_params:
+                of_buffers = guard.bad_buffers(answer.trained, self.job.part(answer.rows), range(len(places)))
+                problems |= {answer.rows[k]: why for k, why in of_buffers.items() if checked[k]}
+            good = [k for k, row in enumerate(answer.rows) if row not in problems]
+            weights = self.factors[[answer.rows[k] for k in good]] / self.factors.sum()
+            if good:
+                self.waiting[min(places)] = combine(answer.trained[span(good)], weights, origin=self.job.received[0])
+            self.problems |= problems
+        self.came.update(places)
+        while self.next in self.came:
+            self.next += 1
+        self._add_before(self.next)
+
+    def _add_before(self, end: int) -> None:
+        for place in sorted(k for k in self.waiting if k < end):
+            self.total += self.waiting.pop(place)
+
+    def explained(self, trial: Trial) -> dict[int, str]:
+        """Why some updates were left out, by row."""
+        here = self.problems and not trial.away
+        return diagnosis.explained(self.job, self.problems) if here else self.problems
+
+    def value(self, rows: Tensor) -> Tensor:
+        """The mean [G], if all good updates are those of ``rows``."""
+        self._add_before(len(self.place))
+        return (self.total * (self.factors.sum() / self.factors[rows].sum())).to(self.job.received.dtype)
 
 
 @dataclass(frozen=True)
@@ -400,9 +475,9 @@ class _Taken:
         return [row for answer in self.fitting for row in answer.rows]
 
 
-def _take(now: Progression, ids: Sequence[int], answers: Iterator[Answer]) -> _Taken:
-    """All answers, with those that have the shape of the model in one matrix."""
-    trained = client_rows.matrix(len(ids), now.vector)
+def _take(now: Progression, ids: Sequence[int], answers: Iterator[Answer], mean: _Mean | None) -> _Taken:
+    """All answers, with those that have the shape of the model in one matrix, or in the ``mean``."""
+    trained = client_rows.matrix(len(ids) if mean is None else 0, now.vector)
     blank = tree_map(lambda leaf: leaf[0], now.clients)
     fitting: list[Answer] = []
     finite: list[Tensor] = []
@@ -419,9 +494,14 @@ def _take(now: Progression, ids: Sequence[int], answers: Iterator[Answer]) -> _T
         cause = cause or answer.cause
         if reason := guard.misfit(answer, now.vector, blank):
             unfit |= dict.fromkeys(answer.rows, reason)
+            if mean is not None:
+                mean.add(answer, None)
             continue
         finite.append(guard.finite(answer))
-        trained[span(answer.rows)] = answer.trained
+        if mean is not None:
+            mean.add(answer, finite[-1])
+        else:
+            trained[span(answer.rows)] = answer.trained
         fitting.append(replace(answer, trained=trained[:0]))
         if answer.losses is not None:
             losses |= zip(answer.rows, answer.losses, strict=True)

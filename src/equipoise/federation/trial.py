@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ RECEIPT = {  # of a state that a client keeps where it is: the round it is from 
     "round": torch.tensor(-1),
     "sha256": torch.zeros(32, dtype=torch.uint8),
 }
+
+Site = TypeVar("Site", str, int)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,15 @@ class Trial:
             if d.shape_and_labels is not None:
                 total.update(d.shape_and_labels[1].cpu().numpy().tobytes())
         return total.hexdigest()
+
+    @cached_property
+    def factors(self) -> Tensor | None:
+        """The factors of the clients' updates in their mean [N], if the server needs no more of them than this mean; otherwise None."""
+        try:
+            own = own_weights(self, dict(enumerate(self.setup.sizes.tolist())))
+        except (MethodError, ArithmeticError):
+            return None
+        return self.setup.sizes.new_tensor([*own.values()])
 
     def header(self, choice: EngineChoice) -> list[str]:
         """Method, training, network, engine, BatchNorm and hidden units, a line each."""
@@ -236,7 +247,7 @@ def cohort_of(
     )
 
 
-def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
+def own_weights(trial: Trial, sizes: Mapping[Site, float]) -> dict[Site, float]:
     """The factor of each site's update: its samples, or one; no number of a different site or of the server.
 
     Raises
@@ -245,7 +256,7 @@ def own_weights(trial: Trial, sizes: Mapping[str, int]) -> dict[str, float]:
     """
     require_own_weights(trial.method)
     n, vector = len(sizes), trial.setup.initial
-    samples = torch.tensor([float(size) for size in sizes.values()], dtype=torch.float64)
+    samples = torch.tensor([*sizes.values()], dtype=torch.float64)
     # which class is positive is the server's choice, on which no weight of a site depends
     setup = replace(trial.setup, sizes=samples, positive=0)
     of_sites = replace(trial, setup=setup, oracle=None, contribution=None)

@@ -36,6 +36,7 @@ from equipoise.federation.federation import Federation
 from equipoise.federation.history import History
 from equipoise.federation.inputs import frame, require_people
 from equipoise.federation.method import Method, parse
+from equipoise.federation.round import summable
 from equipoise.metrics import groups
 from equipoise.metrics.classification import RATES
 from equipoise.records.identity import CODE, Identity, stated
@@ -351,9 +352,10 @@ def _made(config: RunConfig) -> tuple[Scenario, nn.Module]:
 
 
 def _check_memory(config: RunConfig, data: Scenario, net: nn.Module) -> None:
-    model = Model(net)
-    private = parse(config.method).private(model) is not None
-    cohort = draws.cohort_size(len(data.clients), config.participation)
+    model, method = Model(net), parse(config.method)
+    private = method.private(model) is not None
+    added = summable(method, config.settings) and not private and config.device == "cpu"
+    cohort = 1 if added else draws.cohort_size(len(data.clients), config.participation)
     if updates := forecasts.check_memory(model, cohort, private, config.device):
         log.warning(ON_DISK, forecasts.size(updates), tempfile.gettempdir())
 

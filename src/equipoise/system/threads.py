@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import TypeVar
 
 import torch
@@ -12,6 +13,7 @@ import torch
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+AHEAD = 2  # tasks begun or done per thread: results that nobody has taken fill no memory
 
 _allowed: ContextVar[int] = ContextVar("allowed", default=0)
 
@@ -48,7 +50,7 @@ def run_unordered(
     """Do ``tasks`` in ``n`` threads, started in their order; yields the number and result of each as soon as it is done.
 
     ``make()`` gives every thread its own function that does a task. Operations use one core per thread. The error of a task
-    is raised here, and tasks that have not started are dropped.
+    is raised here, and tasks that have not started are dropped. Few are started before results are taken.
     """
     with one_thread():
         if n == 1 or len(tasks) < 2:
@@ -66,9 +68,16 @@ def run_unordered(
 
         pool = ThreadPoolExecutor(min(n, len(tasks)))
         try:
-            numbers = {pool.submit(one, task): k for k, task in enumerate(tasks)}
-            for done in as_completed(numbers):
-                yield numbers.pop(done), done.result()
+            waiting, numbers = iter(enumerate(tasks)), dict[Future[Result], int]()
+            for k, task in islice(waiting, AHEAD * n):
+                numbers[pool.submit(one, task)] = k
+            while numbers:
+                ready = wait(numbers, return_when=FIRST_COMPLETED).done
+                while ready:
+                    for k, task in islice(waiting, 1):
+                        numbers[pool.submit(one, task)] = k
+                    done = ready.pop()
+                    yield numbers.pop(done), done.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
