@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 TINY = 1e-7  # of lengths and products of vectors of ones
 WITHHELD = "–"  # a count that is not small, and from which a small one would follow
@@ -162,18 +163,24 @@ def _hidden(
         upper = _bounds(A, q, ~fixed)
         return upper, np.stack([away & fixed & (few | ~quiet), away & few & (upper.min(0, initial=np.inf) < least)])
 
-    for kind, most in ((whole, printed), (~whole, printed & ~whole)):  # groups, with which their classes go; classes
-        used = A[(A[:, ~whole] == 0).all(1) | ~kind[whole].any()]
-        lost = followed(used, away | most)[1]  # whatever is hidden
-        ranked = [np.flatnonzero(printed & kind & which) for which in (~last, last)]
-        while True:
-            away |= away[group] & ~quiet[group]
-            upper, follows = followed(used, away)
-            exposed = np.flatnonzero((follows & ~lost).any(0) & (kind | ~whole[kind].any()))
-            ways = [way for j in exposed.tolist() if (way := _ways(used, upper, away, ranked, j)).size]
-            if not ways:
-                break
-            away[[way[0] for way in ways if way.size == 1] or min(ways, key=len)[0]] = True
+    with threadpool_limits(
+        limits=1, user_api="blas"
+    ):  # of matrices so small, further threads only wait for one another
+        for kind, most in (
+            (whole, printed),
+            (~whole, printed & ~whole),
+        ):  # groups, with which their classes go; classes
+            used = A[(A[:, ~whole] == 0).all(1) | ~kind[whole].any()]
+            lost = followed(used, away | most)[1]  # whatever is hidden
+            ranked = [np.flatnonzero(printed & kind & which) for which in (~last, last)]
+            while True:
+                away |= away[group] & ~quiet[group]
+                upper, follows = followed(used, away)
+                exposed = np.flatnonzero((follows & ~lost).any(0) & (kind | ~whole[kind].any()))
+                ways = [way for j in exposed.tolist() if (way := _ways(used, upper, away, ranked, j)).size]
+                if not ways:
+                    break
+                away[[way[0] for way in ways if way.size == 1] or min(ways, key=len)[0]] = True
     return frozenset(compress(keys, away))
 
 
