@@ -122,12 +122,12 @@ def masked_mean(rows: Array, kept: Array, in_bits: bool, weights: Array, first: 
                         eight[r, k] = (np.uint64(kept[pair[r], start // 8 + k]) * EIGHT) & PICK
                 else:
                     marks[r, :width] = kept[pair[r], start : start + width]
-            one, other = rows[m, start : start + width], rows[pair[1], start : start + width]
+            row, other = rows[m, start : start + width], rows[pair[1], start : start + width]
             v, w = weights[m], weights[pair[1]] if pair[1] > m else 0.0
             for j in range(width):
                 c, d = v if marks[0, j] else 0.0, w if marks[1, j] else 0.0
                 below[j] = below[j] + c + d
-                above[j] = above[j] + c * np.float64(one[j]) + d * np.float64(other[j])
+                above[j] = above[j] + c * np.float64(row[j]) + d * np.float64(other[j])
         for j in range(width):
             scale = total / below[j]
             out[start + j] = above[j] * scale if np.isfinite(scale) else 0.0
