@@ -1,5 +1,6 @@
 """A cooperative game, the utilities of coalitions of players, and the values of its players."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from equipoise.system.errors import InputError
+from equipoise.system.ranges import check_fields
 
 Array = NDArray[np.float64]
 UNDEFINED: Final = "undefined utility"  # the kind of the error of a game that has no values
@@ -25,18 +27,18 @@ class Game:
     n : number of players, >= 0.
     evaluate : the utilities [len, K] of a list of different coalitions, more is better; it is called with as many as possible at once.
     names : of the K utilities.
-    scales : for each utility what thresholds are multiples of; None: the absolute value of U({}). Empty: 1 for each.
+    scale : what thresholds are multiples of, for each utility [K] or all: 1 for an accuracy, U({}) for a loss.
     evaluated : utilities [K] by coalition, as ``evaluate`` gave them; those given here are not asked for.
     """
 
     n: int
     evaluate: Callable[[list[int]], ArrayLike]
     names: tuple[str, ...] = ("utility",)
-    scales: tuple[float | None, ...] = ()
+    scale: ArrayLike = 1.0
     evaluated: dict[int, Array] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def table(cls, values: ArrayLike, names: Sequence[str] = (), scales: tuple[float | None, ...] = ()) -> Self:
+    def table(cls, values: ArrayLike, names: Sequence[str] = (), scale: ArrayLike = 1.0) -> Self:
         """The game with the utilities [2^n] or [2^n, K] of all coalitions; the index is the coalition.
 
         Raises
@@ -48,8 +50,7 @@ class Game:
         n = len(U).bit_length() - 1
         if U.ndim != 2 or len(U) != 1 << n:
             raise InputError(f"A table of n players has 2^n rows, one for each coalition; found the shape {U.shape}.")
-        named = tuple(names) or tuple(f"utility {k}" if k else "utility" for k in range(U.shape[1]))
-        return cls(n, U.__getitem__, named, scales)
+        return cls(n, U.__getitem__, tuple(names) or ("utility",) * U.shape[1], scale)
 
     def __call__(self, coalitions: Iterable[int]) -> Array:
         """The utilities [len, K] of coalitions.
@@ -75,12 +76,8 @@ class Game:
         every = np.array([*self.evaluated.values()])
         worst = np.where(np.isfinite(every), every, np.inf).min(axis=0)
         if (undefined := np.isnan(values).any(axis=1) | np.isinf(worst).any()).any():
-            players = members(asked[int(undefined.argmax())])
-            raise InputError(
-                f"The utility of the coalition of players {players} is not a finite number, so no player has a value. "
-                "Leave this game out.",
-                UNDEFINED,
-            )
+            coalition = f"The utility of the coalition of players {members(asked[int(undefined.argmax())])}"
+            raise InputError(f"{coalition} is not a number, so no player has a value. Leave this game out.", UNDEFINED)
         return np.where(np.isfinite(values), values, worst)
 
     @property
@@ -95,19 +92,13 @@ class Game:
         return np.asarray(everyone - none)
 
     @property
-    def scale(self) -> Array:
-        """What thresholds are multiples of [K]."""
-        scales = self.scales or (1.0,) * len(self.names)
-        return np.array([abs(u) if scale is None else scale for scale, u in zip(scales, self([0])[0], strict=True)])
-
-    @property
     def clipped(self) -> tuple[int, ...]:
         """The coalitions of which a utility was infinite."""
         return tuple(mask for mask, U in self.evaluated.items() if not np.isfinite(U).all())
 
     def settled(self, between: float) -> bool:
         """Whether the game changes none of its utilities by more than ``between`` times their scale, so that all values are 0."""
-        return bool((np.abs(self.gain) <= between * self.scale).all())
+        return bool((np.abs(self.gain) <= between * np.asarray(self.scale)).all())
 
 
 @dataclass(frozen=True)
@@ -141,18 +132,27 @@ class Values:
         return np.asarray(np.nansum(self.values, axis=0) - self.gain)
 
 
-def values_of(
-    game: Game, values: Array, errors: Array | None = None, *, converged: bool = True, **notes: Any
-) -> Values:
+def values_of(game: Game, values: Array, errors: Array | None = None, converged: bool = True, **notes: int) -> Values:
     """The values [n, K] of a game's players with what they took; notes that are 0 are left out."""
-    gain, clipped = game.gain, len(game.clipped)
-    facts = {name: note for name, note in {"clipped": clipped, **notes}.items() if note}
+    gain, counts = game.gain, {"clipped": len(game.clipped), **notes}
+    facts = {name: count for name, count in counts.items() if count}
     return Values(game.names, values, gain, len(game.evaluated), 1 << game.n, errors, converged, facts)
 
 
 def skipped(game: Game) -> Values:
     """The values of a game that is not looked at: all are 0."""
     return values_of(game, np.zeros((game.n, len(game.names))), skipped=1)
+
+
+class Evaluator(ABC):
+    """What computes the values of a game's players: a frozen dataclass, whose fields are options with their ranges and meanings."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"{type(self).__name__}: ")
+
+    @abstractmethod
+    def __call__(self, game: Game, generator: np.random.Generator) -> Values:
+        """The values; all random numbers are the generator's."""
 
 
 def members(coalition: int) -> tuple[int, ...]:
