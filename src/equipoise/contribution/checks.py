@@ -53,7 +53,7 @@ def interval(samples: ArrayLike, level: float = 0.95) -> Interval:
     r"""The interval of a mean over independent draws, ``mean ± t s / sqrt(B)``, by Student's t with B - 1 degrees of freedom.
 
     Draws are orders (of GTG-Shapley means over n orders, :func:`equipoise.contribution.sampled.block_means`), test samples
-    (:func:`per_sample`), clusters (:func:`by_cluster`) or seeds. Those of test samples are about this run, not about the next.
+    (:func:`per_sample`) or seeds. Intervals of test samples are about this run, not about the next.
 
     Parameters
     ----------
@@ -72,14 +72,6 @@ def per_sample(utilities: ArrayLike) -> Array:
     """Shapley values by test sample [V, n], of utilities [2^n, V] that are means over samples, such as right or wrong; their mean is the value."""
     U = np.asarray(utilities, dtype=np.float64)
     return np.asarray((coefficients(shapley_weights(len(U).bit_length() - 1)) @ U).T)
-
-
-def by_cluster(samples: ArrayLike, clusters: ArrayLike) -> Array:
-    """One draw for each cluster of samples, such as a group or a site, with the same mean [clusters, n]."""
-    x, (names, place) = np.asarray(samples, dtype=np.float64), np.unique(clusters, return_inverse=True)
-    sums = np.zeros((len(names), *x.shape[1:]))
-    np.add.at(sums, place, x - x.mean(axis=0))
-    return np.asarray(x.mean(axis=0) + sums * len(names) / len(x))
 
 
 def pairs(samples: ArrayLike) -> list[Pair]:

@@ -3,47 +3,30 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.contribution.exact import Exact
-from equipoise.contribution.game import Array, Game, Values, coalition_of, members
+from equipoise.contribution.game import Array, Game, Values, coalition_of, members, values_of
+from equipoise.contribution.rounds import sum_of_rounds
 from equipoise.contribution.sampled import Order, Permutations, random_orders
 from equipoise.system.errors import InputError
 from equipoise.system.ranges import check_fields, number, setting
 from equipoise.system.suggestions import some
 
 Mask = NDArray[np.bool_]
+Played = Sequence[
+    tuple[Sequence[int], Game]
+]  # for each round the ids of its clients, in the order of the players, and its game
 RANKS: Final = (1, 2, 3)
 WEIGHTS: Final = (1e-4, 1e-3, 1e-2, 1e-1)  # lambda, as multiples of the mean square of the observed utilities
 HELD_OUT: Final = 0.1  # share of the observed utilities on which rank and lambda are chosen
-STARTS: Final = 5  # random ones, in addition to the cosines
+STARTS: Final = 5  # uniform ones, in addition to the cosines; of normal ones many end far from the lowest objective
 SPREAD: Final = 0.05  # of values between starts, beyond which they cannot be told
 EXACT: Final = 10  # most clients whose 2^N coalitions are all columns; of more, prefixes of N log N orders are
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A completed matrix of utilities, and how far it is determined.
-
-    Parameters
-    ----------
-    X : W H^T [T, C].
-    rank, weight : r and lambda.
-    error : root mean squared error on held-out utilities as a multiple of their root mean square; NaN if no utility can be held out.
-    spread : the largest difference of a value between the starts that end within 1e-6 of the lowest objective, as a multiple of the largest value.
-    unique : whether the solution certainly is the only one of any rank, see :func:`certified`.
-    """
-
-    X: Array
-    rank: int
-    weight: float
-    error: float
-    spread: float
-    unique: bool
 
 
 @dataclass(frozen=True)
@@ -69,7 +52,7 @@ class ComFedSV:
     def __post_init__(self) -> None:
         check_fields(self, "ComFedSV: ")
 
-    def __call__(self, n: int, rounds: Sequence[tuple[Sequence[int], Game]], generator: np.random.Generator) -> Values:
+    def __call__(self, n: int, rounds: Played, generator: np.random.Generator) -> Values:
         """The values of n clients; each round has the ids of its clients, in the order of the players, and its game.
 
         Raises
@@ -78,26 +61,28 @@ class ComFedSV:
         """
         clients = sorted({i for ids, _ in rounds for i in ids})
         _require_all(clients, [ids for ids, _ in rounds])
-        count, orders, games = len(clients), list[Order](), [game for _, game in rounds]
-        columns = [*range(1 << min(count, EXACT))]
-        if count > EXACT:
-            orders = [*itertools.islice(random_orders(count, generator), math.ceil(count * math.log(count)))]
-            columns = [*dict.fromkeys(coalition_of(order[:k]) for order in orders for k in range(count + 1))]
+        orders, columns = _columns(len(clients), generator)
         U, seen = observe([([clients.index(i) for i in ids], game) for ids, game in rounds], columns)
 
         def worth(X: Array) -> Array:
             sums = dict(zip(columns, X.sum(axis=0), strict=True))
-            game = Game(count, lambda masks: [[sums[S]] for S in masks])
+            game = Game(len(clients), lambda masks: [[sums[S]] for S in masks])
             return (Permutations().of_orders(game, orders) if orders else Exact()(game)).values[:, 0]
 
         ranks = RANKS if self.rank is None else (self.rank,)
-        completions = [complete(U[..., k], seen, worth, generator, ranks) for k in range(U.shape[-1])]
-        values = np.full((n, U.shape[-1]), np.nan)
-        values[clients] = np.stack([worth(c.X) for c in completions], axis=-1)
-        gain, evaluations = np.sum([game.gain for game in games], axis=0), sum(len(game.evaluated) for game in games)
-        notes = {k: [getattr(c, k) for c in completions] for k in ("rank", "weight", "error", "spread", "unique")}
-        told = all(c.spread <= SPREAD for c in completions)
-        return Values(games[0].names, values, gain, evaluations, sum(1 << game.n for game in games), None, told, notes)
+        parts = [complete(U[..., k], seen, worth, generator, ranks) for k in range(U.shape[-1])]
+        run = sum_of_rounds(n, [(ids, values_of(game, np.zeros((game.n, U.shape[-1])))) for ids, game in rounds]).total
+        run.values[clients] = np.stack([worth(X) for X, _ in parts], axis=-1)
+        notes = {**run.notes, **{key: [facts[key] for _, facts in parts] for key in parts[0][1]}}
+        return replace(run, converged=all(spread <= SPREAD for spread in notes["spread"]), notes=notes)
+
+
+def _columns(n: int, generator: np.random.Generator) -> tuple[list[Order], list[int]]:
+    """Orders of n clients, none if these are few, and the coalitions that are columns of the matrix."""
+    if n <= EXACT:
+        return [], [*range(1 << n)]
+    orders = [*itertools.islice(random_orders(n, generator), math.ceil(n * math.log(n)))]
+    return orders, [*dict.fromkeys(coalition_of(order[:k]) for order in orders for k in range(n + 1))]
 
 
 def _require_all(clients: Sequence[int], cohorts: Sequence[Sequence[int]]) -> None:
@@ -112,9 +97,10 @@ def _require_all(clients: Sequence[int], cohorts: Sequence[Sequence[int]]) -> No
     )
 
 
-def observe(rounds: Sequence[tuple[Sequence[int], Game]], columns: Sequence[int]) -> tuple[Array, Mask]:
+def observe(rounds: Played, columns: Sequence[int]) -> tuple[Array, Mask]:
     """The utilities less that of {} [T, C, K], 0 where they are not observed, and where they are [T, C]: of subsets of a round's players."""
-    seen = np.array([[not S & ~coalition_of(ids) for S in columns] for ids, _ in rounds])
+    cohorts = [coalition_of(ids) for ids, _ in rounds]
+    seen = np.array([[not S & ~cohort for S in columns] for cohort in cohorts])
     U = np.zeros((*seen.shape, len(rounds[0][1].names)))
     for t, (ids, game) in enumerate(rounds):
         player = {i: k for k, i in enumerate(ids)}
@@ -126,8 +112,12 @@ def observe(rounds: Sequence[tuple[Sequence[int], Game]], columns: Sequence[int]
 
 def complete(
     U: Array, seen: Mask, worth: Callable[[Array], Array], generator: np.random.Generator, ranks: Sequence[int] = RANKS
-) -> Completion:
-    """The completion of utilities whose rank and lambda are chosen on held-out ones, from several starts.
+) -> tuple[Array, dict[str, float]]:
+    """The completed utilities X [T, C], whose rank and lambda are chosen on held-out ones, from several starts; and how far they are determined.
+
+    ``rank`` and ``weight`` are r and lambda, ``error`` is the root mean squared error on held-out utilities as a multiple of their root mean
+    square, NaN if none can be held out. ``spread`` is the largest difference of a value between starts that end within 1e-6 of the lowest
+    objective, as a multiple of the largest value, NaN if only one does. ``unique`` is that of :func:`certified`.
 
     Parameters
     ----------
@@ -144,12 +134,13 @@ def complete(
         misses = [factorise(U, train, cosines(len(U), r), weight, 300)[0] - U for _, r, weight in tried]
         tried = [((X[held] ** 2).mean(), *choice[1:]) for X, choice in zip(misses, tried, strict=True)]
     error, rank, weight = min(tried, key=lambda choice: choice[0])
-    starts = [cosines(len(U), rank), *generator.normal(size=(STARTS, len(U), rank))]
+    starts = [cosines(len(U), rank), *generator.random((STARTS, len(U), rank))]
     solutions = sorted((factorise(U, seen, W, weight) for W in starts), key=lambda solution: solution[1])
-    best, lowest = solutions[0]
-    near = np.array([worth(X) for X, value in solutions if value <= lowest * (1 + 1e-6)])
-    spread = float(np.ptp(near, axis=0).max(initial=0) / (np.abs(near[0]).max(initial=0) or 1.0))
-    return Completion(best, rank, weight, math.sqrt(error / scale), spread, certified(U, seen, best, weight))
+    near = np.array([worth(X) for X, value in solutions if value <= solutions[0][1] * (1 + 1e-6)])
+    size = np.abs(near[0]).max(initial=0) or 1.0
+    spread = float(np.ptp(near, axis=0).max(initial=0) / size) if len(near) > 1 else math.nan
+    X, facts = solutions[0][0], {"rank": rank, "weight": weight, "error": math.sqrt(error / scale), "spread": spread}
+    return X, {**facts, "unique": certified(U, seen, X, weight)}
 
 
 def _held_out(seen: Mask, generator: np.random.Generator) -> Mask:
@@ -170,7 +161,7 @@ def cosines(rounds: int, rank: int) -> Array:
     return np.asarray(np.cos(np.pi * np.arange(rank) * (np.arange(rounds)[:, None] + 0.5) / rounds))
 
 
-def factorise(U: Array, seen: Mask, W: Array, weight: float, sweeps: int = 2000) -> tuple[Array, float]:
+def factorise(U: Array, seen: Mask, W: Array, weight: float, sweeps: int = 1000) -> tuple[Array, float]:
     """A local minimum X = W H^T [T, C] of Eq. 9 and its objective, by alternating ridge regressions.
 
     After each sweep both factors are those of the singular values of X, which leaves X as it is and lowers the penalty. Columns that were
@@ -178,13 +169,13 @@ def factorise(U: Array, seen: Mask, W: Array, weight: float, sweeps: int = 2000)
 
     Parameters
     ----------
-    U : utilities [T, C], 0 where not observed.
+    U : utilities [T, C]; those not observed do not count.
     seen : where they are observed [T, C].
     W : start [T, r].
     weight : lambda > 0.
-    sweeps : the largest number; it ends when no entry of X changes by more than 1e-12 times the largest.
+    sweeps : the largest number; it ends when no entry of X changes by more than 1e-10 times the largest.
     """
-    X = np.full_like(U, np.inf)
+    U, X = np.where(seen, U, 0.0), np.full_like(U, np.inf)
     for _ in range(sweeps):
         H = _ridge(U, seen, W, weight)
         W = _ridge(U.T, seen.T, H, weight)
@@ -192,7 +183,7 @@ def factorise(U: Array, seen: Mask, W: Array, weight: float, sweeps: int = 2000)
         P, s, Q = np.linalg.svd(a @ b.T)
         W, H = left @ P * np.sqrt(s), right @ Q.T * np.sqrt(s)
         before, X = X, W @ H.T
-        if np.abs(X - before).max() <= 1e-12 * np.abs(X).max():
+        if np.abs(X - before).max() <= 1e-10 * np.abs(X).max():
             break
     return X, objective(U, seen, W, H, weight)
 

@@ -1,19 +1,19 @@
 """Every evaluator by its name, and as text such as ``gtg(between=0.01, within=0.001)``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from equipoise.contribution.completion import ComFedSV
+from equipoise.contribution.completion import ComFedSV, Played
 from equipoise.contribution.exact import Alone, Banzhaf, Exact, LeaveOneOut
 from equipoise.contribution.game import Evaluator, Game, Values
 from equipoise.contribution.rounds import Rounds, sum_of_rounds
 from equipoise.contribution.sampled import GTG, Owen, Permutations, SampledBanzhaf, Strata
 from equipoise.system import calls
 from equipoise.system.ranges import number, setting
-from equipoise.system.suggestions import unknown
+from equipoise.system.suggestions import near, unknown
 from equipoise.system.text import read_value
 
 
@@ -65,7 +65,10 @@ def read(text: str) -> Evaluator | ComFedSV:
     for key, value in filter(any, call.pairs or ()):
         option = key or next(iter(names), value)
         if option not in names or option in values:
-            raise ValueError(f"evaluator {text!r}: {unknown('option', option, names)} Give each once.")
+            expected = ", ".join(names) or "no option"
+            raise ValueError(
+                f"evaluator {text!r}: expected {expected}, each once; found {option!r}.{near(option, names)}"
+            )
         values[option] = read_value(value)
     return replace(evaluator, **values)  # type: ignore[no-any-return]
 
@@ -78,10 +81,7 @@ def text_of(evaluator: Evaluator | ComFedSV) -> str:
 
 
 def evaluate(
-    evaluator: Evaluator | ComFedSV,
-    n: int,
-    rounds: Sequence[tuple[Sequence[int], Game]],
-    generator: np.random.Generator,
+    evaluator: Evaluator | ComFedSV, n: int, rounds: Played, generator: np.random.Generator
 ) -> Rounds | Values:
     """The values of n clients over rounds, each with the ids of its clients and its game; of ComFedSV, the total only."""
     if isinstance(evaluator, ComFedSV):

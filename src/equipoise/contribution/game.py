@@ -88,8 +88,7 @@ class Game:
     @property
     def gain(self) -> Array:
         """U(N) - U({}) [K], what all players together are worth."""
-        none, everyone = self([0, self.everyone])
-        return np.asarray(everyone - none)
+        return np.asarray(np.diff(self([0, self.everyone]), axis=0)[0])
 
     @property
     def clipped(self) -> tuple[int, ...]:

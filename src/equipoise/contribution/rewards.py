@@ -41,19 +41,16 @@ def reward(values: ArrayLike, budget: float, floor: float = 0.0, cap: float = ma
     """
     phi = _finite(values)
     if not 0 <= len(phi) * floor <= budget < math.inf or not cap >= floor:
-        raise InputError(
-            f"A reward needs 0 <= {len(phi)} * floor <= budget and floor <= cap; found floor {floor:g}, cap {cap:g}, budget {budget:g}."
-        )
-    share = phi.clip(min=0)
-    equal = not share.any()
-    share = np.ones_like(phi) if equal else share / share.max()
-    amounts, rest, room = np.full_like(phi, floor), budget - len(phi) * floor, share > 0
-    while rest > 0 and room.any():
-        offer = amounts + np.where(room, share, 0) * (rest / share[room].sum())
-        capped = room & (offer > cap)
-        amounts = np.where(capped, cap, amounts) if capped.any() else offer
-        rest, room = (budget - amounts.sum(), room & ~capped) if capped.any() else (0.0, room)
-    return Reward(amounts, max(0.0, budget - float(amounts.sum())), equal)
+        bounds = f"floor {floor:g}, cap {cap:g} and budget {budget:g}"
+        raise InputError(f"A reward needs 0 <= {len(phi)} * floor <= budget and floor <= cap; found {bounds}.")
+    equal = not (phi > 0).any()
+    share = np.ones_like(phi) if equal else phi.clip(min=0) / phi.max()
+    amounts, room = np.full_like(phi, floor), share > 0
+    for _ in phi:
+        open_shares = np.where(room, share, 0.0)
+        offers = amounts + open_shares * (budget - amounts.sum()) / max(open_shares.sum(), 1e-300)
+        amounts, room = np.minimum(offers, cap), room & (offers < cap)
+    return Reward(amounts, 0.0 if room.any() else max(0.0, budget - float(amounts.sum())), equal)
 
 
 def shares(values: ArrayLike) -> Array:
@@ -69,10 +66,8 @@ def shares(values: ArrayLike) -> Array:
     """
     phi = _finite(values)
     if not phi.sum() > SMALLEST * np.abs(phi).max(initial=0):
-        raise InputError(
-            f"Values that sum to {phi.sum():g} have no shares: expected a positive sum, of at least 1/1000 of the largest value. Compare the "
-            "values themselves."
-        )
+        expected = "expected a positive sum, above 1/1000 of the largest value. Compare the values themselves."
+        raise InputError(f"Values that sum to {phi.sum():g} have no shares: {expected}")
     return np.asarray(phi / phi.sum())
 
 

@@ -31,7 +31,7 @@ class Permutations(Evaluator):
 
     Parameters
     ----------
-    count : number of orders, see :func:`needed`.
+    count : number of orders.
     antithetic : every order is followed by its reverse, which counts too.
     within : an order ends when U(N) is nearer than this many times the scale; None: never.
     """
@@ -119,13 +119,13 @@ class SampledBanzhaf(Evaluator):
     def of_sets(self, game: Game, sets: Sequence[int]) -> Values:
         """The values by given sets."""
         U, inside = game(sets), membership(sets, game.n)
-        phi, errors = np.full((2, game.n, len(game.names)), [[[0.0]], [[np.nan]]])
-        for i in range(game.n):
-            joined, absent = U[inside[:, i]], U[~inside[:, i]]
-            if len(joined) and len(absent):
+        phi, errors = np.zeros((game.n, U.shape[1])), np.full((game.n, U.shape[1]), np.nan)
+        for i, joins in enumerate(inside.T):
+            joined, absent = U[joins], U[~joins]
+            if 0 < len(joined) < len(U):
                 phi[i] = joined.mean(axis=0) - absent.mean(axis=0)
-            if min(len(joined), len(absent)) > 1:
-                errors[i] = np.sqrt(sum(part.var(axis=0, ddof=1) / len(part) for part in (joined, absent)))
+            if 1 < len(joined) < len(U) - 1:
+                errors[i] = np.sqrt(joined.var(axis=0, ddof=1) / len(joined) + absent.var(axis=0, ddof=1) / len(absent))
         return values_of(game, phi, errors, sets=len(sets))
 
 
@@ -159,20 +159,18 @@ class Owen(Evaluator):
     def __call__(self, game: Game, generator: np.random.Generator) -> Values:
         """The values."""
         turns = np.tile(self.chances, self.count)[:, None]
-        drawn = [generator.random((len(turns), game.n)) < turns for _ in range(game.n)]
-        others = [[S & ~(1 << i) for S in coalitions_of(rows)] for i, rows in enumerate(drawn)]
-        return self.of_sets(game, others)
+        joined = generator.random((game.n, len(turns), game.n)) < turns
+        return self.of_sets(game, [[S & ~(1 << i) for S in coalitions_of(rows)] for i, rows in enumerate(joined)])
 
     def of_sets(self, game: Game, others: Sequence[Sequence[int]]) -> Values:
         """The values by given sets without each player [n][sets], whose chances take turns."""
         if not game.n:
             return skipped(game)
-        everyone, sides = game.everyone, [others]
-        if self.antithetic:
-            sides.append([[everyone ^ 1 << i ^ S for S in own] for i, own in enumerate(others)])
-        pairs = [(S, S | 1 << i) for side in sides for i, own in enumerate(side) for S in own]
-        U = game(chain.from_iterable(pairs)).reshape(len(sides), game.n, len(others[0]), 2, len(game.names))
-        records = (U[..., 1, :] - U[..., 0, :]).mean(axis=0).swapaxes(0, 1)
+        rest = [game.everyone ^ 1 << i for i in range(game.n)]
+        sides = [[(S, rest[i] ^ S)[: 1 + self.antithetic] for S in own] for i, own in enumerate(others)]
+        pairs = [(S, S | 1 << i) for i, own in enumerate(sides) for both in own for S in both]
+        U = game(chain.from_iterable(pairs)).reshape(game.n, len(others[0]), 1 + self.antithetic, 2, len(game.names))
+        records = (U[..., 1, :] - U[..., 0, :]).mean(axis=2).swapaxes(0, 1)
         errors = standard_errors(block_means(records, self.points))
         return values_of(game, records.mean(axis=0), errors, sets=len(pairs))
 
@@ -260,14 +258,6 @@ def guided(n: int, orders: Iterable[Order], lead: int = 1) -> Iterator[Order]:
     """Orders whose first ``lead`` places take turns: all orders of ``lead`` of n players, lexicographic, again and again (GTG-Shapley, section 4.3)."""
     for first, order in zip(cycle(permutations(range(n), lead)), orders, strict=False):
         yield [*first, *(player for player in order if player not in first)]
-
-
-def needed(spread: float, error: float, chance: float, n: int) -> int:
-    """Orders after which a value of n is wrong by more than ``error`` with at most a ``chance``: (2 r^2 / eps^2) log(2 n / delta).
-
-    Wang et al. 2020, Algorithm 2, line 12; ``spread`` is r, the largest less the smallest utility.
-    """
-    return math.ceil(2 * (spread / error) ** 2 * math.log(2 * n / chance))
 
 
 def coalitions_of(joined: ArrayLike) -> list[int]:
