@@ -237,7 +237,7 @@ def shapfed(i: Inputs) -> Fields:
 
 def shapfed_released(i: Inputs) -> Fields:
     head = np.concatenate([i["head"], np.array(i["bias"])[..., None]], axis=-1)
-    result = directions.shapfed(head, i["weights"], i["previous"], momentum=0.9, released=True)
+    result = directions.shapfed_released(head, i["weights"], i["previous"])
     return {"Gamma": result.cosines, "value": result.values, "share": result.shares}
 
 

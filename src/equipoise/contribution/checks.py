@@ -105,12 +105,9 @@ def stability(values: ArrayLike) -> Stability:
     """
     x = np.asarray(values, dtype=np.float64)
     i, j = np.triu_indices(x.shape[1], 1)
-    order = np.array([ranks(row) for row in x])
-    leads = x == x.max(axis=1, keepdims=True)
+    order, leads = np.array([ranks(row) for row in x]), x == x.max(axis=1, keepdims=True)
     first = (leads / leads.sum(axis=1, keepdims=True)).mean(axis=0)
-    return Stability(
-        _agreement(np.sign(x[:, i] - x[:, j])), _agreement(order - order.mean(axis=1, keepdims=True)), first
-    )
+    return Stability(_agreement(np.sign(x[:, i] - x[:, j])), _agreement(order - order.mean()), first)
 
 
 def _agreement(rows: Array) -> float:

@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.contribution.exact import Exact
-from equipoise.contribution.game import Array, Game, Values, coalition_of, members, values_of
-from equipoise.contribution.rounds import sum_of_rounds
+from equipoise.contribution.game import Array, Evaluator, Game, coalition_of, members, values_of
+from equipoise.contribution.rounds import Rounds, sum_of_rounds
 from equipoise.contribution.sampled import Order, Permutations, random_orders
 from equipoise.system.errors import InputError
-from equipoise.system.ranges import check_fields, number, setting
+from equipoise.system.ranges import number, setting
 from equipoise.system.suggestions import some
 
 Mask = NDArray[np.bool_]
-Played = Sequence[
-    tuple[Sequence[int], Game]
-]  # for each round the ids of its clients, in the order of the players, and its game
+# for each round the ids of its clients, in the order of the players, and its game
+Played = Sequence[tuple[Sequence[int], Game]]
 RANKS: Final = (1, 2, 3)
 WEIGHTS: Final = (1e-4, 1e-3, 1e-2, 1e-1)  # lambda, as multiples of the mean square of the observed utilities
 HELD_OUT: Final = 0.1  # share of the observed utilities on which rank and lambda are chosen
@@ -30,7 +29,7 @@ EXACT: Final = 10  # most clients whose 2^N coalitions are all columns; of more,
 
 
 @dataclass(frozen=True)
-class ComFedSV:
+class ComFedSV(Evaluator):
     r"""ComFedSV: the sum over the rounds of Shapley values among all clients, also those that were not in the round.
 
     .. math:: \min_{W, H} \sum_{(t, S) : S \subseteq I_t} (U_{tS} - w_t^\top h_S)^2 + \lambda (\|W\|^2 + \|H\|^2), \qquad
@@ -49,10 +48,7 @@ class ComFedSV:
 
     rank: int | None = setting(number(None, 1, whole=True), "rank of the matrix of utilities", "chosen among 1, 2, 3")
 
-    def __post_init__(self) -> None:
-        check_fields(self, "ComFedSV: ")
-
-    def __call__(self, n: int, rounds: Played, generator: np.random.Generator) -> Values:
+    def __call__(self, n: int, rounds: Played, generator: np.random.Generator) -> Rounds:
         """The values of n clients; each round has the ids of its clients, in the order of the players, and its game.
 
         Raises
@@ -65,16 +61,18 @@ class ComFedSV:
         U, seen = observe([([clients.index(i) for i in ids], game) for ids, game in rounds], columns)
 
         def worth(X: Array) -> Array:
-            sums = dict(zip(columns, X.sum(axis=0), strict=True))
-            game = Game(len(clients), lambda masks: [[sums[S]] for S in masks])
-            return (Permutations().of_orders(game, orders) if orders else Exact()(game)).values[:, 0]
+            utilities = dict(zip(columns, X.T, strict=True))
+            game = Game(len(clients), lambda masks: [utilities[S] for S in masks], ("",) * len(X))
+            return (Permutations().of_orders(game, orders) if orders else Exact()(game)).values
 
         ranks = RANKS if self.rank is None else (self.rank,)
         parts = [complete(U[..., k], seen, worth, generator, ranks) for k in range(U.shape[-1])]
-        run = sum_of_rounds(n, [(ids, values_of(game, np.zeros((game.n, U.shape[-1])))) for ids, game in rounds]).total
-        run.values[clients] = np.stack([worth(X) for X, _ in parts], axis=-1)
-        notes = {**run.notes, **{key: [facts[key] for _, facts in parts] for key in parts[0][1]}}
-        return replace(run, converged=all(spread <= SPREAD for spread in notes["spread"]), notes=notes)
+        run = sum_of_rounds(n, [(ids, values_of(game, np.zeros((game.n, U.shape[-1])))) for ids, game in rounds])
+        run.by_round[:, clients] = np.stack([worth(X).T for X, _ in parts], axis=-1)
+        notes = {**run.total.notes, **{key: [facts[key] for _, facts in parts] for key in parts[0][1]}}
+        told = all(spread <= SPREAD for spread in notes["spread"])
+        total = replace(run.total, values=run.weighted(np.ones(len(rounds))), converged=told, notes=notes)
+        return replace(run, total=total)
 
 
 def _columns(n: int, generator: np.random.Generator) -> tuple[list[Order], list[int]]:
@@ -123,37 +121,32 @@ def complete(
     ----------
     U : utilities [T, C], 0 where not observed.
     seen : where they are observed [T, C].
-    worth : the values [N] of the clients by a completed matrix, for the spread.
+    worth : the values [N, T] of the clients by a completed matrix, for the spread.
     generator : of the held-out utilities and of the starts.
     ranks : that are tried, ascending.
     """
     scale, held = float((U[seen] ** 2).mean()) or 1.0, _held_out(seen, generator)
-    tried = [(math.nan, r, weight * scale) for r in ranks if r <= min(U.shape) for weight in WEIGHTS]
-    if held.any():
-        train = seen & ~held
-        misses = [factorise(U, train, cosines(len(U), r), weight, 300)[0] - U for _, r, weight in tried]
-        tried = [((X[held] ** 2).mean(), *choice[1:]) for X, choice in zip(misses, tried, strict=True)]
-    error, rank, weight = min(tried, key=lambda choice: choice[0])
+    tried = [(r, weight * scale) for r in sorted({min(r, *U.shape) for r in ranks}) for weight in WEIGHTS]
+    fits = [factorise(U, seen & ~held, cosines(len(U), r), weight, 300)[0] for r, weight in tried]
+    squares, (rank, weight) = min((((X - U)[held] ** 2).sum(), choice) for X, choice in zip(fits, tried, strict=True))
+    error = math.sqrt(squares / held.sum() / scale) if held.any() else math.nan
     starts = [cosines(len(U), rank), *generator.random((STARTS, len(U), rank))]
     solutions = sorted((factorise(U, seen, W, weight) for W in starts), key=lambda solution: solution[1])
-    near = np.array([worth(X) for X, value in solutions if value <= solutions[0][1] * (1 + 1e-6)])
+    near = np.array([worth(X).sum(axis=1) for X, value in solutions if value <= solutions[0][1] * (1 + 1e-6)])
     size = np.abs(near[0]).max(initial=0) or 1.0
     spread = float(np.ptp(near, axis=0).max(initial=0) / size) if len(near) > 1 else math.nan
-    X, facts = solutions[0][0], {"rank": rank, "weight": weight, "error": math.sqrt(error / scale), "spread": spread}
+    X, facts = solutions[0][0], {"rank": rank, "weight": weight, "error": error, "spread": spread}
     return X, {**facts, "unique": certified(U, seen, X, weight)}
 
 
 def _held_out(seen: Mask, generator: np.random.Generator) -> Mask:
     """Observed utilities to hold out, at most one of a column, of columns and rounds that have others."""
-    other = seen & (seen.sum(axis=0) > 1) & (seen.sum(axis=1, keepdims=True) > 2)
-    other[:, 0] = False  # {}, which is 0 by definition
-    rows, columns = np.nonzero(other)
-    order = generator.permutation(len(rows))
-    _, first = np.unique(columns[order], return_index=True)
-    chosen = order[np.sort(first)][: max(1, round(HELD_OUT * seen.sum()))]
-    held = np.zeros_like(seen)
-    held[rows[chosen], columns[chosen]] = True
-    return held
+    others = (seen.sum(axis=0) > 1) & (seen.sum(axis=1, keepdims=True) > 2)
+    draws = np.where(seen & others, generator.random(seen.shape), 0.0)
+    draws[:, 0] = 0.0  # {}, whose utility is 0 by definition
+    draws[draws < draws.max(axis=0)] = 0.0
+    last = np.sort(draws, axis=None)[-1 - max(1, round(HELD_OUT * seen.sum()))]
+    return np.asarray(draws > last)
 
 
 def cosines(rounds: int, rank: int) -> Array:

@@ -3,7 +3,7 @@
 Most functions take the inner products G = u u^T [M, M] of the updates u [M, P].
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,8 +58,7 @@ def most_alike(products: ArrayLike) -> tuple[int, int, float]:
     return int(i), int(j), float(cosines[i, j])
 
 
-@dataclass(frozen=True)
-class ByClass:
+class ByClass(NamedTuple):
     """ShapFed's cosines by class [M, C], the value of each client [M], and its share of their sum [M]."""
 
     cosines: Array
@@ -67,14 +66,7 @@ class ByClass:
     shares: Array
 
 
-def shapfed(
-    head: ArrayLike,
-    weights: ArrayLike,
-    before: ArrayLike | None = None,
-    *,
-    momentum: float = 0.0,
-    released: bool = False,
-) -> ByClass:
+def shapfed(head: ArrayLike, weights: ArrayLike, before: ArrayLike | None = None, momentum: float = 0.0) -> ByClass:
     r"""ShapFed: the cosine of each class's row of the last layer with that of the aggregate.
 
     .. math:: \Gamma_{ij} = \cos\Big(u_i^{(j)}, \sum_k w_k u_k^{(j)}\Big), \qquad \gamma_i = \frac{1}{C} \sum_j \frac{1 + \Gamma_{ij}}{2}
@@ -83,20 +75,36 @@ def shapfed(
 
     Parameters
     ----------
-    head : updates of the weights of the last, linear layer [M, C, P]; for the released form with the update of the bias as one more column.
+    head : updates of the weights of the last, linear layer [M, C, P].
     weights : of the aggregate [M].
-    before : cosines of the round before [M, C]; of the released form, its values [M]. None: the first round.
-    momentum : mu, of what was before, in [0, 1).
-    released : as in the authors' code: values are the means of the cosines, and have the momentum.
+    before : cosines of the round before [M, C]; None: the first round.
+    momentum : mu, of the cosines before, in [0, 1).
     """
     u, w = np.asarray(head, dtype=np.float64), np.asarray(weights, dtype=np.float64)
     total = np.tensordot(w, u, axes=1)
     cosines = _ratio((u * total).sum(axis=-1), np.linalg.norm(u, axis=-1) * np.linalg.norm(total, axis=-1))
-    mu, past = (0.0, 0.0) if before is None else (momentum, np.asarray(before, dtype=np.float64))
-    if not released:
-        cosines = mu * past + (1 - mu) * cosines
-    values = mu * past + (1 - mu) * cosines.mean(axis=1) if released else (1 + cosines).mean(axis=1) / 2
-    return ByClass(cosines, np.asarray(values), np.asarray(values / values.sum()))
+    if before is not None:
+        cosines = momentum * np.asarray(before) + (1 - momentum) * cosines
+    gamma = (1 + cosines).mean(axis=1) / 2
+    return ByClass(cosines, gamma, gamma / gamma.sum())
+
+
+def shapfed_released(
+    head: ArrayLike, weights: ArrayLike, before: ArrayLike | None = None, momentum: float = 0.9
+) -> ByClass:
+    """ShapFed as in the authors' code: values are means of the cosines, and have the momentum.
+
+    Parameters
+    ----------
+    head : as in :func:`shapfed`, with the update of the bias as one more column.
+    weights : of the aggregate [M].
+    before : values of the round before [M]; None: the first round.
+    momentum : of the values before, in [0, 1).
+    """
+    cosines = shapfed(head, weights).cosines
+    now = cosines.mean(axis=1)
+    values = now if before is None else momentum * np.asarray(before) + (1 - momentum) * now
+    return ByClass(cosines, values, values / values.sum())
 
 
 def _ratio(product: Array, norms: Array) -> Array:

@@ -33,24 +33,14 @@ class Auto(Evaluator):
         return (Exact() if game.n <= self.exact else GTG())(game, generator)
 
 
-EVALUATORS: Mapping[str, Evaluator | ComFedSV] = {
-    "auto": Auto(),
-    "exact": Exact(),
-    "tmr": Exact(between=0.01),
-    "gtg": GTG(),
-    "permutations": Permutations(),
-    "tmc": Permutations(within=0.05),
-    "owen": Owen(),
-    "strata": Strata(),
-    "banzhaf": Banzhaf(),
-    "banzhaf-sampled": SampledBanzhaf(),
-    "loo": LeaveOneOut(),
-    "alone": Alone(),
-    "comfedsv": ComFedSV(),
-}
+EVALUATORS: Mapping[str, Evaluator] = {
+    "auto": Auto(), "exact": Exact(), "tmr": Exact(between=0.01), "gtg": GTG(), "comfedsv": ComFedSV(),
+    "permutations": Permutations(), "tmc": Permutations(within=0.05), "owen": Owen(), "strata": Strata(),
+    "banzhaf": Banzhaf(), "banzhaf-sampled": SampledBanzhaf(), "loo": LeaveOneOut(), "alone": Alone(),
+}  # fmt: skip
 
 
-def read(text: str) -> Evaluator | ComFedSV:
+def read(text: str) -> Evaluator:
     """The evaluator of a name, with options in brackets; a value without a name is that of the first option.
 
     Raises
@@ -65,25 +55,21 @@ def read(text: str) -> Evaluator | ComFedSV:
     for key, value in filter(any, call.pairs or ()):
         option = key or next(iter(names), value)
         if option not in names or option in values:
-            expected = ", ".join(names) or "no option"
-            raise ValueError(
-                f"evaluator {text!r}: expected {expected}, each once; found {option!r}.{near(option, names)}"
-            )
+            expected = f"expected {', '.join(names) or 'no option'}, each once"
+            raise ValueError(f"evaluator {text!r}: {expected}; found {option!r}.{near(option, names)}")
         values[option] = read_value(value)
     return replace(evaluator, **values)  # type: ignore[no-any-return]
 
 
-def text_of(evaluator: Evaluator | ComFedSV) -> str:
+def text_of(evaluator: Evaluator) -> str:
     """The text that :func:`read` reads back: the name, and the options that differ from its defaults."""
     name, usual = next((name, usual) for name, usual in EVALUATORS.items() if type(usual) is type(evaluator))
     changed = [f"{key}={value}" for key, value in vars(evaluator).items() if value != vars(usual)[key]]
     return f"{name}({', '.join(changed)})" if changed else name
 
 
-def evaluate(
-    evaluator: Evaluator | ComFedSV, n: int, rounds: Played, generator: np.random.Generator
-) -> Rounds | Values:
-    """The values of n clients over rounds, each with the ids of its clients and its game; of ComFedSV, the total only."""
+def evaluate(evaluator: Evaluator, n: int, rounds: Played, generator: np.random.Generator) -> Rounds:
+    """The values of n clients over rounds, each with the ids of its clients, in the order of the players, and its game."""
     if isinstance(evaluator, ComFedSV):
         return evaluator(n, rounds, generator)
     return sum_of_rounds(n, [(ids, evaluator(game, generator)) for ids, game in rounds])

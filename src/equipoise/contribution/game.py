@@ -1,6 +1,5 @@
 """A cooperative game, the utilities of coalitions of players, and the values of its players."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -62,10 +61,9 @@ class Game:
         asked = list(coalitions)
         if new := [mask for mask in dict.fromkeys(asked) if mask not in self.evaluated]:
             U = np.asarray(self.evaluate(new), dtype=np.float64)
-            if U.shape != (len(new), len(self.names)):
-                expected = f"[{len(new)}, {len(self.names)}]"
+            if U.shape != (shape := (len(new), len(self.names))):
                 raise InputError(
-                    f"The utilities of {len(new)} coalitions must have the shape {expected}; found {U.shape}."
+                    f"The utilities of {len(new)} coalitions must have the shape {shape}; found {U.shape}."
                 )
             self.evaluated.update(zip(new, U, strict=True))
         values = np.array([self.evaluated[mask] for mask in asked]).reshape(len(asked), len(self.names))
@@ -143,15 +141,16 @@ def skipped(game: Game) -> Values:
     return values_of(game, np.zeros((game.n, len(game.names))), skipped=1)
 
 
-class Evaluator(ABC):
-    """What computes the values of a game's players: a frozen dataclass, whose fields are options with their ranges and meanings."""
+class Evaluator:
+    """What computes the values of the players of a game, ``evaluator(game, generator)``; all random numbers are the generator's.
+
+    It is a frozen dataclass, whose fields are options with their ranges and meanings.
+    """
+
+    __call__: Callable[..., Any]
 
     def __post_init__(self) -> None:
         check_fields(self, f"{type(self).__name__}: ")
-
-    @abstractmethod
-    def __call__(self, game: Game, generator: np.random.Generator) -> Values:
-        """The values; all random numbers are the generator's."""
 
 
 def members(coalition: int) -> tuple[int, ...]:

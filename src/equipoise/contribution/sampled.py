@@ -166,13 +166,14 @@ class Owen(Evaluator):
         """The values by given sets without each player [n][sets], whose chances take turns."""
         if not game.n:
             return skipped(game)
-        rest = [game.everyone ^ 1 << i for i in range(game.n)]
-        sides = [[(S, rest[i] ^ S)[: 1 + self.antithetic] for S in own] for i, own in enumerate(others)]
-        pairs = [(S, S | 1 << i) for i, own in enumerate(sides) for both in own for S in both]
-        U = game(chain.from_iterable(pairs)).reshape(game.n, len(others[0]), 1 + self.antithetic, 2, len(game.names))
-        records = (U[..., 1, :] - U[..., 0, :]).mean(axis=2).swapaxes(0, 1)
+        turns, sides = len(others[0]), 1 + self.antithetic
+        sets = [
+            (i, side) for i, own in enumerate(others) for S in own for side in (S, game.everyone ^ 1 << i ^ S)[:sides]
+        ]
+        U = game(S | bit << i for i, S in sets for bit in (0, 1)).reshape(game.n, turns, sides, 2, len(game.names))
+        records = np.diff(U, axis=3)[..., 0, :].mean(axis=2).swapaxes(0, 1)
         errors = standard_errors(block_means(records, self.points))
-        return values_of(game, records.mean(axis=0), errors, sets=len(pairs))
+        return values_of(game, records.mean(axis=0), errors, sets=len(sets))
 
 
 @dataclass(frozen=True)
@@ -225,10 +226,8 @@ def marginals(game: Game, orders: Sequence[Order], within: float | None = None) 
         running = running[(np.abs(everyone - v[running, j - 1]) >= epsilon).any(axis=-1)]
         v[:, j] = v[:, j - 1]
         v[running, j] = game(masks[k][j] for k in running)
-    records = np.empty((len(masks), game.n, len(game.names)))
-    places = np.reshape([*orders], (len(masks), game.n)).astype(int)
-    records[np.arange(len(masks))[:, None], places] = np.diff(v, axis=1)
-    return records
+    places = np.argsort(np.reshape([*orders], (len(masks), game.n)), axis=1)  # of each player in the order
+    return np.asarray(np.take_along_axis(np.diff(v, axis=1), places[..., None], axis=1))
 
 
 def change(means: Array, least: ArrayLike = 0.0) -> float:
