@@ -27,6 +27,7 @@ from equipoise.contribution.sampled import GTG, Owen, Permutations, SampledBanzh
 from equipoise.system.errors import InputError
 from helpers import in_one
 
+pytestmark = pytest.mark.share(5)
 SIZES = (1, 2, 4, 5, 6)
 NAMES = ("accuracy", "minus loss")
 
@@ -606,6 +607,7 @@ def test_comfedsv_of_one_round_and_of_constant_utilities() -> None:
     values = ComFedSV()(3, one_round, rng()).total
     assert values.values == pytest.approx(truth, abs=0.01)
     assert math.isnan(values.notes["error"][0])
+    assert np.isnan(ComFedSV()(3, [([], Game.table([0.5]))], rng()).total.values).all()  # no client at all
     constant = [(ids, Game.table(np.full((1 << len(ids), 2), 0.4))) for ids in COHORTS]
     assert not ComFedSV()(4, constant, rng()).total.values.any()
 
@@ -686,6 +688,8 @@ def test_pairs_are_those_of_scipy_with_holm() -> None:
     same = checks.pairs(np.stack([np.arange(4.0), np.arange(4.0), np.arange(4.0) + 1], axis=1))
     assert checks.indistinguishable(same) == [(0, 1)]  # no spread: equal, or not
     assert math.isnan(same[0].p)
+    twins = rng().normal(size=(40, 1)) * [1.0, 1.0 + 3e-16]
+    assert checks.indistinguishable(checks.pairs(twins)) == [(0, 1)]  # twins up to rounding
 
 
 @in_one("seed", range(3))

@@ -75,13 +75,16 @@ def per_sample(utilities: ArrayLike) -> Array:
 
 
 def pairs(samples: ArrayLike) -> list[Pair]:
-    """The paired t-test of every two players over draws [B, n], ``t = mean(d) / (s_d / sqrt(B))``; p is NaN without any spread."""
+    """The paired t-test of every two players over draws [B, n], ``t = mean(d) / (s_d / sqrt(B))``; p is NaN without any spread.
+
+    Differences below 1e-12 times the largest value are rounding, and count as 0.
+    """
     from scipy.special import stdtr
 
     x = np.asarray(samples, dtype=np.float64)
     couples = [*itertools.combinations(range(x.shape[1]), 2)]
     differences = np.array([x[:, i] - x[:, j] for i, j in couples]).reshape(len(couples), len(x)).T
-    mean, error, *_ = interval(differences)
+    mean, error, *_ = interval(np.where(np.abs(differences) > 1e-12 * np.abs(x).max(initial=0), differences, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(mean == 0, 0.0, mean / error)
     p = holm(np.where(error > 0, 2 * stdtr(len(x) - 1, -np.abs(t)), math.nan))
@@ -90,14 +93,14 @@ def pairs(samples: ArrayLike) -> list[Pair]:
 
 def indistinguishable(tests: list[Pair], level: float = 0.05) -> list[tuple[int, int]]:
     """The pairs of players whose values do not differ at a level, in this run; pairs without any spread if their difference is 0."""
-    return [(i, j) for i, j, difference, _, p in tests if (p >= level if p == p else difference == 0)]
+    return [(i, j) for i, j, difference, _, p in tests if (difference == 0 if math.isnan(p) else p >= level)]
 
 
 def stability(values: ArrayLike) -> Stability:
     """How much the ranking changes between draws, such as seeds, rules or halves of the test data.
 
     Kendall's tau-b: concordant less discordant pairs, over the root of the products of the numbers of pairs that are not tied. Spearman: the
-    correlation of ranks. NaN if there is one draw, or all values of a draw are equal. Those who tie for the first place share it.
+    correlation of ranks. NaN if there is one draw, or all values of a draw are equal. Players that tie for the first place share it.
 
     Parameters
     ----------

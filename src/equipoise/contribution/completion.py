@@ -145,8 +145,8 @@ def _held_out(seen: Mask, generator: np.random.Generator) -> Mask:
     draws = np.where(seen & others, generator.random(seen.shape), 0.0)
     draws[:, 0] = 0.0  # {}, whose utility is 0 by definition
     draws[draws < draws.max(axis=0)] = 0.0
-    last = np.sort(draws, axis=None)[-1 - max(1, round(HELD_OUT * seen.sum()))]
-    return np.asarray(draws > last)
+    count = min(max(1, round(HELD_OUT * seen.sum())), draws.size - 1)
+    return np.asarray(draws > np.sort(draws, axis=None)[-1 - count])
 
 
 def cosines(rounds: int, rank: int) -> Array:

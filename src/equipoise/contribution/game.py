@@ -26,7 +26,7 @@ class Game:
     n : number of players, >= 0.
     evaluate : the utilities [len, K] of a list of different coalitions, more is better; it is called with as many as possible at once.
     names : of the K utilities.
-    scale : what thresholds are multiples of, for each utility [K] or all: 1 for an accuracy, U({}) for a loss.
+    scale : what thresholds are multiples of, for each utility [K] or all, > 0: 1 for an accuracy, the loss of the initial model for a loss.
     evaluated : utilities [K] by coalition, as ``evaluate`` gave them; those given here are not asked for.
     """
 
@@ -62,9 +62,7 @@ class Game:
         if new := [mask for mask in dict.fromkeys(asked) if mask not in self.evaluated]:
             U = np.asarray(self.evaluate(new), dtype=np.float64)
             if U.shape != (shape := (len(new), len(self.names))):
-                raise InputError(
-                    f"The utilities of {len(new)} coalitions must have the shape {shape}; found {U.shape}."
-                )
+                raise InputError(f"The utilities of {len(new)} coalitions need the shape {shape}; found {U.shape}.")
             self.evaluated.update(zip(new, U, strict=True))
         values = np.array([self.evaluated[mask] for mask in asked]).reshape(len(asked), len(self.names))
         return values if np.isfinite(values).all() else self._finite(asked, values)
@@ -110,8 +108,9 @@ class Values:
     evaluations : number of coalitions that were evaluated, {} and N included.
     coalitions : number of all coalitions, 2^n.
     errors : standard errors [n, K] of sampled values; None if they are exact, or there are too few samples.
-    converged : whether sampling ended by its own rule, and not at its bound.
-    notes : facts by name: ``clipped`` coalitions, ``permutations`` used, ``skipped`` games.
+    converged : whether sampling ended by its own rule, and not at its bound; of ComFedSV, whether its starts agree.
+    notes : facts by name: the numbers of ``clipped`` coalitions, ``permutations``, ``sets`` and ``skipped`` games, as far as they are not 0. Of
+        ComFedSV also those of :func:`equipoise.contribution.completion.complete`, a list over the utilities each.
     """
 
     names: tuple[str, ...]

@@ -25,8 +25,8 @@ def reward(values: ArrayLike, budget: float, floor: float = 0.0, cap: float = ma
 
     .. math:: r_i = f + (B - n f) \frac{\max(\varphi_i, 0)}{\sum_j \max(\varphi_j, 0)}
 
-    Nobody receives more than the cap: what is cut goes to the other positive values in proportion, again and again, and the rest is left. If
-    no value is positive, shares are equal.
+    No amount is above the cap: what is cut goes to the other positive values in proportion, repeatedly, and the rest is left. If no value is
+    positive, shares are equal.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def sum_of_rounds(n: int, rounds: Sequence[tuple[Sequence[int], Values]]) -> Rou
         sum(part.coalitions for part in parts),
         None if all(part.errors is None for part in parts) else np.sqrt(variances.sum(axis=0)),
         all(part.converged for part in parts),
-        sum((Counter(part.notes) for part in parts), Counter()),
+        dict(sum((Counter(part.notes) for part in parts), Counter())),
     )
     return Rounds(by_round, attended, total)
 
