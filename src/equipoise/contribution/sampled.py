@@ -49,8 +49,7 @@ class Permutations(Evaluator):
     def of_orders(self, game: Game, orders: Iterable[Order], block: int = 1) -> Values:
         """The values by given orders; so many in sequence are one independent draw."""
         records = marginals(game, [*orders], self.within)
-        errors = standard_errors(block_means(records, block))
-        return values_of(game, records.mean(axis=0), errors, permutations=len(records))
+        return _mean(game, records, block, permutations=len(records))
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,7 @@ class GTG(Evaluator):
             means = records.cumsum(axis=0) / np.arange(1, len(records) + 1)[:, None, None]
             enough = len(records) >= max(self.least, LAST + 1)
             converged = enough and change(means, self.floor * np.abs(game.gain)) < self.tolerance
-        errors = standard_errors(block_means(records, game.n))
-        return values_of(game, records.mean(axis=0), errors, converged, permutations=len(records))
+        return _mean(game, records, game.n, converged, permutations=len(records))
 
 
 @dataclass(frozen=True)
@@ -171,9 +169,7 @@ class Owen(Evaluator):
             (i, side) for i, own in enumerate(others) for S in own for side in (S, game.everyone ^ 1 << i ^ S)[:sides]
         ]
         U = game(S | bit << i for i, S in sets for bit in (0, 1)).reshape(game.n, turns, sides, 2, len(game.names))
-        records = np.diff(U, axis=3)[..., 0, :].mean(axis=2).swapaxes(0, 1)
-        errors = standard_errors(block_means(records, self.points))
-        return values_of(game, records.mean(axis=0), errors, sets=len(sets))
+        return _mean(game, np.diff(U, axis=3)[..., 0, :].mean(axis=2).swapaxes(0, 1), self.points, sets=len(sets))
 
 
 @dataclass(frozen=True)
@@ -267,6 +263,12 @@ def coalitions_of(joined: ArrayLike) -> list[int]:
 def membership(coalitions: Sequence[int], n: int) -> np.ndarray:
     """Whether each of n players is in each coalition [len, n]."""
     return np.array([[S >> i & 1 for i in range(n)] for S in coalitions], dtype=bool).reshape(len(coalitions), n)
+
+
+def _mean(game: Game, records: Array, block: int, converged: bool = True, **notes: int) -> Values:
+    """The mean over records [draws, n, K], of which so many in sequence are one independent draw."""
+    errors = standard_errors(block_means(records, block))
+    return values_of(game, records.mean(axis=0), errors, converged, **notes)
 
 
 def block_means(records: Array, size: int) -> Array:
