@@ -596,6 +596,18 @@ def test_comfedsv_does_not_rely_on_one_start(monkeypatch: pytest.MonkeyPatch) ->
     assert not values.converged
 
 
+def test_the_spread_is_over_the_best_solutions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, _ = planted(4, COHORTS)
+    factorise, calls = completion.factorise, itertools.count()
+
+    def some_worse(*given: Any) -> tuple[np.ndarray, float]:
+        X, lowest = factorise(*given)
+        return (2 * X, 1.5 * lowest) if next(calls) % 2 else (X, lowest)
+
+    monkeypatch.setattr(completion, "factorise", some_worse)
+    assert ComFedSV(rank=1)(4, rounds, rng()).total.notes["spread"][0] < 1e-6
+
+
 def test_a_rank_is_at_most_the_number_of_rounds() -> None:
     rounds, _ = planted(3, [[0, 1, 2], [0, 1]])
     values = ComFedSV(rank=5)(3, rounds, rng()).total
@@ -638,19 +650,22 @@ def test_cosines_of_updates() -> None:
     total = w @ u
     expected = [u[i] @ total / np.linalg.norm(u[i]) / np.linalg.norm(total) if i != 3 else 0 for i in range(5)]
     assert directions.cosines_with_sum(u @ u.T, w) == pytest.approx(expected)
+    tiny = 1e-9 * u
+    assert directions.cosines_with_sum(tiny @ tiny.T, w) == pytest.approx(expected)
     copied = np.concatenate([u, u[1:2]])
     assert directions.most_alike(copied @ copied.T) == (1, 5, pytest.approx(1))
 
 
-def test_the_cosine_game_is_that_of_vectors() -> None:
-    u = rng().normal(size=(4, 10))
+@in_one("length", [1.0, 1e-9])
+def test_the_cosine_game_is_that_of_vectors(length: float) -> None:
+    u = length * rng().normal(size=(4, 10))
     game, total = directions.cosine_game(u @ u.T), u.sum(axis=0)
     for S in range(1, 16):
         part = u[[*members(S)]].sum(axis=0)
         assert game([S])[0, 0] == pytest.approx(part @ total / np.linalg.norm(part) / np.linalg.norm(total))
     values = Exact()(game)
     assert values.values.sum() == pytest.approx(1)
-    cancelled = np.array([[1.0, 0], [-1, 0], [0, 1]])
+    cancelled = np.stack([u[0], -u[0] * (1 + 1e-15), u[1]])
     assert directions.cosine_game(cancelled @ cancelled.T)([3])[0, 0] == 0
 
 
@@ -759,6 +774,7 @@ def test_bounds_that_contradict_each_other_are_refused(values: list[float], opti
 
 def test_shares_are_refused_when_they_would_explode() -> None:
     assert rewards.shares([3.0, -1.0]).tolist() == [1.5, -0.5]
+    assert rewards.shares([3e-9, -1e-9]) == pytest.approx([1.5, -0.5])
     for values in ([1.0, -0.9999], [-1.0, 0.5], [0.0, 0.0]):
         with pytest.raises(InputError, match="have no shares"):
             rewards.shares(values)

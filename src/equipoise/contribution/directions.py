@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from equipoise.contribution.game import Array, Game
 from equipoise.contribution.sampled import membership
 
-LEAST = 1e-10  # a product of norms below this has no direction: the cosine is 0
+CANCELLED = 1e-12  # the square of a sum below this many times that of its terms differs from 0 by rounding only
 
 
 def cosines_with_sum(products: ArrayLike, weights: ArrayLike) -> Array:
@@ -27,7 +27,7 @@ def cosines_with_sum(products: ArrayLike, weights: ArrayLike) -> Array:
     weights : w [M], >= 0; only their ratios count.
     """
     G, w = np.asarray(products, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    return _ratio(G @ w, np.sqrt(np.diag(G) * (w @ G @ w)))
+    return _ratio(G @ w, np.sqrt(np.diag(G) * _squares(G, w)))
 
 
 def cosine_game(products: ArrayLike) -> Game:
@@ -43,8 +43,7 @@ def cosine_game(products: ArrayLike) -> Game:
 
     def evaluate(masks: list[int]) -> Array:
         inside = membership(masks, len(G)).astype(float)
-        squares = np.einsum("sm,mk,sk->s", inside, G, inside).clip(min=0)
-        return _ratio(inside @ G.sum(axis=1), np.sqrt(squares * G.sum()))[:, None]
+        return _ratio(inside @ G.sum(axis=1), np.sqrt(_squares(G, inside) * _squares(G, np.ones(len(G)))))[:, None]
 
     return Game(len(G), evaluate, ("cosine",))
 
@@ -107,5 +106,12 @@ def shapfed_released(
     return ByClass(cosines, values, values / values.sum())
 
 
+def _squares(G: Array, w: Array) -> Array:
+    """The squared norms of sums of updates with weights [..., M]; 0 where they cancel."""
+    squares = ((w @ G) * w).sum(axis=-1)
+    return np.asarray(np.where(squares > CANCELLED * (w**2 @ np.diag(G)), squares, 0.0))
+
+
 def _ratio(product: Array, norms: Array) -> Array:
-    return np.asarray(np.where(norms > LEAST, product / np.maximum(norms, LEAST), 0.0))
+    """The cosines; 0 of vectors of length 0."""
+    return np.asarray(np.where(norms > 0, product / np.where(norms > 0, norms, 1.0), 0.0))

@@ -44,7 +44,7 @@ def reward(values: ArrayLike, budget: float, floor: float = 0.0, cap: float = ma
         bounds = f"floor {floor:g}, cap {cap:g} and budget {budget:g}"
         raise InputError(f"A reward needs 0 <= {len(phi)} * floor <= budget and floor <= cap; found {bounds}.")
     equal = not (phi > 0).any()
-    share = np.ones_like(phi) if equal else phi.clip(min=0) / phi.max()
+    share = np.ones_like(phi) if equal else phi.clip(min=0)
     amounts, room = np.full_like(phi, floor), share > 0
     for _ in phi:
         open_shares = np.where(room, share, 0.0)
