@@ -761,6 +761,7 @@ def test_equal_rewards_when_no_value_is_positive() -> None:
     assert capped.amounts.tolist() == [2, 2]
     assert capped.left == 6
     assert not rewards.reward([1.0, 0.0], 10).equal
+    assert rewards.reward([3e-5, 1e-5], 8).amounts == pytest.approx([6, 2])
 
 
 @in_one(
