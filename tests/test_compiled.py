@@ -79,6 +79,34 @@ def test_reductions_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtyp
 
 
 @pytest.mark.usefixtures("numba")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wide", others_slow([False, True], fast=(1,)))
+def test_middle_means_have_the_same_bits(shape: tuple[int, int], dtype: torch.dtype, wide: bool) -> None:
+    """Of all cuts, and with many equal entries."""
+    u = drawn(*shape, dtype, wide)
+    cuts = {0, 1, (shape[0] - 1) // 2} if shape[0] > 2 else {0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maths, "LONG", 1)
+        same(u, lambda: tuple(maths.trimmed_mean(u, cut) for cut in sorted(cuts)))
+
+
+@pytest.mark.usefixtures("numba")
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("wide", others_slow([False, True], fast=(1,)))
+def test_inner_products_differ_by_the_order_of_sums(shape: tuple[int, int], wide: bool) -> None:
+    """And with the loop have the same bits for any number of threads."""
+    u = drawn(*shape, torch.float32, wide)
+    layout = [n for n in (shape[1] // 3, shape[1] - shape[1] // 3) if n]
+    plain, one, two = several(u, lambda: (maths.gram(u), maths.gram(u, layout=layout)))
+    for a, b, c in zip(plain, one, two, strict=True):
+        assert torch.equal(b, c)
+        assert torch.equal(b, b.mT)
+        assert torch.allclose(a, b, rtol=0, atol=1e-13 * float(a.abs().max()))
+    assert torch.allclose(one[0], u.double() @ u.double().T, rtol=0, atol=1e-13 * float(one[0].abs().max()))
+
+
+@pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("history", ["inclusive", "exclusive"])
 @pytest.mark.parametrize("strict", others_slow([False, True], fast=(1,)))
 @pytest.mark.parametrize("zero", ["up", "down"])
@@ -90,7 +118,7 @@ def test_masks_counts_and_tallies_are_the_same(
     M, n = 4, 9_001
     rule = FPHL(tau=0.6, history=history, strict=strict, zero=zero)  # type: ignore[arg-type]
     u = drawn(M, n, torch.float32, wide)
-    rounds = torch.tensor([7, 0, 7, 3], dtype=torch.int16) + 1
+    rounds = torch.tensor([7, 0, 40, 7], dtype=torch.int16) + 1  # few and many
     before = (torch.rand(M, n + 3 * wide) * rounds[:, None]).to(counts)[:, 3 * wide :]
     seen = rounds if history == "inclusive" else rounds - 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ BLOCK = 1 << 19  # entries of a block, 2 MiB in float32: larger ones leave the c
 ON_DEVICE = 1 << 25  # the same on a GPU, where every block costs the start of some ten kernels
 RUNS = 32  # at most this number of runs of blocks, each summed separately; threads take them in turn
 FEW, LONG = 32, 4096  # at most so many rows, of at least so many columns, are sorted by exchanges
+TILE = 8  # rows of a Gram matrix at a time on a CPU: only what is on and above the diagonal is computed
 SHORTEST = 4  # least blocks of a run: fewer take less time than starting a thread
 LEAST = 1e-30  # sums and powers from here to 1 / LEAST are in the range of every type; others are scaled first
 CLOSE = 1e-9  # relative: shorter squared distances are not differences of squared lengths
@@ -193,9 +194,7 @@ def packed(x: Tensor) -> Tensor:
 
 def unpacked(x: Tensor) -> Tensor:
     """The bytes [M, 8 n] of 0 or 1 of bits ``x`` [M, n]."""
-    if x.device.type == "cpu":
-        return torch.from_numpy(np.unpackbits(x.numpy(), axis=1, bitorder="little"))
-    return _unpacked(x)
+    return torch.from_numpy(np.unpackbits(x.numpy(), 1, None, "little")) if x.device.type == "cpu" else _unpacked(x)
 
 
 def _packed(x: Tensor) -> Tensor:
@@ -269,10 +268,7 @@ def _doubled(rows: Tensor, mask: Mask | None, parts: list[slice]) -> Iterator[tu
 
 def _total(sums: Sequence[Tensor]) -> Tensor:
     """Their sum, from the first to the last."""
-    total = sums[0].clone()
-    for more in sums[1:]:
-        total += more
-    return total
+    return reduce(torch.add, sums)
 
 
 def combine(updates: Tensor, weights: Tensor, mask: Mask | None = None, origin: Tensor | None = None) -> Tensor:
@@ -317,10 +313,15 @@ def masked_mean(u: Tensor, c: Tensor, w: Tensor) -> Tensor:
 def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
     """Mean [P] of each column of ``rows`` [M, P] without its ``cut`` least and its ``cut`` largest entries, in float64."""
     step = torch.empty_like(rows[0])
+    fast = loops(rows) if len(rows) <= FEW**2 else None
 
     def some(parts: list[slice]) -> None:
+        if fast is not None:
+            span = parts[0].start, parts[-1].stop
+            fast.middle_means(as_rows(rows), exchanges(len(rows), cut), cut, *span, step.numpy())
+            return
         for part in parts:
-            middle = ascending(rows[:, part])[cut : len(rows) - cut]
+            middle = ascending(rows[:, part], cut)
             step[part] = _downwards(middle.double()) / len(middle)
 
     over_columns(some, rows)
@@ -343,25 +344,28 @@ def square_sums(v: Tensor) -> Tensor:
     return lanes
 
 
+def _pieces(sizes: Sequence[int], part: slice) -> Iterator[tuple[int, slice]]:
+    """The tensors of ``sizes``, by number, that the columns ``part`` belong to, and which columns of them."""
+    borders = np.cumsum([0, *sizes]).tolist()
+    for k in range(bisect(borders, part.start) - 1, bisect_left(borders, part.stop)):
+        yield k, slice(max(borders[k], part.start), min(borders[k + 1], part.stop))
+
+
 def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] = ()) -> Tensor:
     """Squared length of each (masked) row of [M, P], summed in float64: [M]; with a ``layout``, of each of its T tensors: [M, T]."""
-    borders = np.cumsum([0, *(layout or rows.shape[1:])]).tolist()
+    sizes = layout or rows.shape[1:]
     fast = loops(rows) if mask is None or isinstance(mask, Bits) else None
     bits = mask.bits.numpy() if fast is not None and isinstance(mask, Bits) else None
 
-    def pieces(part: slice) -> Iterator[tuple[int, slice]]:
-        for k in range(bisect(borders, part.start) - 1, bisect_left(borders, part.stop)):
-            yield k, slice(max(borders[k], part.start), min(borders[k + 1], part.stop))
-
     def some(parts: list[slice]) -> Tensor:
-        lanes = torch.zeros(len(borders) - 1, len(rows), LANES, dtype=torch.float64, device=rows.device)
+        lanes = torch.zeros(len(sizes), len(rows), LANES, dtype=torch.float64, device=rows.device)
         if fast is not None:
-            for k, piece in (pair for part in parts for pair in pieces(part)):
+            for k, piece in (pair for part in parts for pair in _pieces(sizes, part)):
                 fast.square_sums(as_rows(rows), bits, piece.start, piece.stop, lanes[k].numpy())
         else:
             for part, u in _doubled(rows.detach(), mask, parts):
                 v = u.square_()
-                for k, piece in pieces(part):
+                for k, piece in _pieces(sizes, part):
                     lanes[k] += square_sums(v[:, piece.start - part.start : piece.stop - part.start])
         while lanes.shape[-1] > 1:
             lanes = lanes[..., : lanes.shape[-1] // 2] + lanes[..., lanes.shape[-1] // 2 :]
@@ -371,9 +375,10 @@ def square_norms(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] =
     return total if layout else total[:, 0]
 
 
-def _accumulated(
-    rows: Tensor, mask: Mask | None, lead: tuple[int, ...], add: Callable[[Tensor, slice, Tensor], object]
-) -> Tensor:
+Add = Callable[[Tensor, slice, Tensor], object]
+
+
+def _accumulated(rows: Tensor, mask: Mask | None, lead: tuple[int, ...], add: Add) -> Tensor:
     """The total [*lead, M] of what ``add(total, part, block)`` adds for every block of the (masked) rows, in float64."""
 
     def some(parts: list[slice]) -> Tensor:
@@ -390,15 +395,44 @@ def dots(rows: Tensor, vector: Tensor) -> Tensor:
     return _accumulated(rows, None, (), lambda total, part, u: total.addmv_(u, vector[part].double()))
 
 
-def gram(rows: Tensor, mask: Mask | None = None) -> Tensor:
-    """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]."""
-    return _accumulated(rows, mask, (len(rows),), lambda total, part, u: total.addmm_(u, u.T))
+def gram(rows: Tensor, mask: Mask | None = None, layout: Sequence[int] = ()) -> Tensor:
+    """Inner products of the (masked) rows of [M, P], summed in float64: [M, M]; with a ``layout``, of each of its T tensors: [T, M, M]."""
+    sizes, M = layout or rows.shape[1:], len(rows)
+    fast = loops(rows) if mask is None and M <= FEW else None
+    tile = TILE if rows.device.type == "cpu" else M
+
+    def some(parts: list[slice]) -> Tensor:
+        K = torch.zeros(len(sizes), M + M % 2, M + M % 2, dtype=torch.float64, device=rows.device)
+        if fast is not None:
+            for k, piece in _pieces(sizes, slice(parts[0].start, parts[-1].stop)):
+                fast.products(as_rows(rows), piece.start, piece.stop, K[k].numpy())
+            return K
+        for part, u in _doubled(rows.detach(), mask, parts):
+            for k, piece in _pieces(sizes, part):
+                v = u[:, piece.start - part.start : piece.stop - part.start]
+                for i in range(0, M, tile):
+                    K[k, i : min(i + tile, M), i:M].addmm_(v[i : i + tile], v[i:].T)
+        return K
+
+    K = _total(over_columns(some, rows))[:, :M, :M].triu()
+    K += K.triu(1).mT
+    return K if layout else K[0]
 
 
 def square_distances(rows: Tensor, weights: Tensor, mask: Mask | None = None) -> Tensor:
     """Squared distance of each (masked) row of [M, P] to the mean of all by each of several ``weights`` [K, M], in float64: [K, M]."""
     weights = weights.double()
     return _square_distances(rows, mask, len(weights), lambda part, u: (w @ u for w in weights))
+
+
+def square_distances_to_mean(K: Tensor, w: Tensor, rows: Tensor) -> Tensor:
+    """Squared distance of each of ``rows`` [M, P] to their sum by ``w`` [M], from their Gram matrix ``K``: [M].
+
+    Where rounding would be left of the difference, all are measured on the rows.
+    """
+    square = K.diagonal() + w @ K @ w
+    apart = square - 2 * K @ w
+    return apart if bool((apart >= CLOSE * square).all()) else square_distances(rows, w[None])[0]
 
 
 def square_distances_to(rows: Tensor, point: Tensor) -> Tensor:
@@ -440,28 +474,31 @@ def at_least(x: Tensor, bound: float, *, above: bool = False) -> Tensor:
     return (x > bound if above else x >= bound).view(torch.uint8)
 
 
-def ascending(x: Tensor) -> Tensor:
-    """The entries of ``x`` [n], or of each column of ``x`` [M, n], from the least to the largest; none may be NaN."""
+def ascending(x: Tensor, cut: int = 0) -> Tensor:
+    """The entries of ``x`` [n], or of each column of ``x`` [M, n], from the least to the largest, without ``cut`` at either end; none may be NaN."""
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):  # NumPy is four to fifteen times as fast
         y = x.detach().numpy()
         wide = y.ndim == 2 and len(y) <= FEW and y.shape[1] >= LONG
-        return torch.from_numpy(_exchanged(y) if wide else np.sort(y, 0))
-    return x.detach().sort(0).values
+        return torch.from_numpy(_exchanged(y, cut) if wide else np.sort(y, 0)[cut : len(y) - cut])
+    return x.detach().sort(0).values[cut : len(x) - cut]
 
 
-def _exchanged(x: Array) -> Array:
-    """The columns of ``x`` [M, n] sorted by exchanges of whole rows, where few rows make that two to eight times as fast."""
+def _exchanged(x: Array, cut: int = 0) -> Array:
+    """The same by exchanges of whole rows, where few rows make that two to eight times as fast."""
     rows, spare = list(x.copy()), np.empty_like(x[0])
-    for i, j in exchanges(len(rows)):
+    for i, j in exchanges(len(rows), cut):
         least = np.minimum(rows[i], rows[j], out=spare)
         np.maximum(rows[i], rows[j], out=rows[j])
         rows[i], spare = least, rows[i]
-    return np.stack(rows)
+    return np.stack(rows[cut : len(rows) - cut])
 
 
 @cache
-def exchanges(n: int) -> list[tuple[int, int]]:
-    """Pairs i < j of n places that, put in order one after the other, sort them all (Knuth, TAOCP 3, 5.2.2, Algorithm M)."""
+def exchanges(n: int, cut: int = 0) -> Array:
+    """Pairs i < j [C, 2] of n places that, put in order one after the other, sort all but the ``cut`` first and last ones.
+
+    Knuth, TAOCP 3, 5.2.2, Algorithm M, without the pairs on which no other place depends.
+    """
     top, pairs = 1 << max(n - 1, 1).bit_length() - 1, []
     p = top
     while p > 0:
@@ -470,7 +507,12 @@ def exchanges(n: int) -> list[tuple[int, int]]:
             pairs += [(i, i + d) for i in range(n - d) if i & p == r]
             d, q, r = q - p, q // 2, p
         p //= 2
-    return pairs
+    used, needed = {*range(cut, n - cut)}, []
+    for pair in reversed(pairs):
+        if not used.isdisjoint(pair):
+            used.update(pair)
+            needed.append(pair)
+    return np.array(needed[::-1], int).reshape(-1, 2)
 
 
 def in_memory(table: Tensor) -> bool:

@@ -76,7 +76,7 @@ class FedLF(LossRule):
         rows = torch.cat([ids, self._absent(state, cohort)])
         last = put(state["last"], ids, cohort.updates)
         h = pull(cohort.reports["loss"])
-        products = torch.stack([gram(part) for part in take(last, rows).split(cohort.layout, 1)])  # [T, M + A, M + A]
+        products = gram(take(last, rows), layout=cohort.layout)  # [T, M + A, M + A]
         d = torch.stack([self._shortest(K, h) for K in products])
         square = torch.einsum("ti,tij,tj->", d, products, d)
         d = d * stretch(square, products[:, :M, :M].mean((1, 2)).sum())

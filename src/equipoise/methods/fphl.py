@@ -83,9 +83,10 @@ class FPHL(Rule):
         def some(parts: list[slice]) -> Tensor:
             tally = torch.zeros(len(groups), most, dtype=torch.int64, device=n.device)
             if fast is not None:
-                counts = (*map(as_rows, (updates, before, after)), n.numpy(), need[:, 0].numpy(), kind.numpy())
+                matrices = tuple(map(as_rows, (updates, before, after)))
+                limits = n.numpy(), need[:, 0].numpy(), kind.numpy()
                 place = parts[0].start, parts[-1].stop, self.zero == "down", self.history == "inclusive"
-                fast.agreements(*counts, *place, tally.numpy(), mask.bits.numpy())
+                fast.agreements(matrices, limits, place, tally.numpy(), mask.bits.numpy())
                 return tally
             for part in parts:
                 up = at_least(updates[:, part], 0, above=self.zero == "down")
@@ -116,8 +117,7 @@ class FPHL(Rule):
         count = sum(int(counts[k:].sum()) for counts, k in zip(tally, self._needed(lengths).tolist(), strict=True))
         shares = {"kept": count / int(tally.sum()), "consistency": histogram(tally, lengths)}
         notes = {**cohort.notes, **shares, "agreement": exact(tally, lengths)}
-        ups, rounds = put(history, cohort.ids, after), put(state["rounds"], cohort.ids, rounds)
-        state = {"ups": ups, "rounds": rounds}
+        state = {"ups": put(history, cohort.ids, after), "rounds": put(state["rounds"], cohort.ids, rounds)}
         return state, replace(cohort, mask=mask, buffer_mask=buffer_mask, notes=notes)
 
 

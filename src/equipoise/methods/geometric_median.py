@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from equipoise.core.maths import simplex, square_distances
+from equipoise.core.maths import FEW, gram, simplex, square_distances, square_distances_to_mean
 from equipoise.core.rule import CatalogueEntry, Cohort, Rule, State
 from equipoise.system.ranges import choice, number
 
@@ -42,8 +42,10 @@ class GeometricMedian(Rule):
     def _weights(self, x: Tensor, alpha: Tensor) -> Tensor:
         """Weights [M] with which the mean of ``x`` [M, P] is v after R steps."""
         w = alpha if self.start == "mean" else torch.zeros_like(alpha)
+        K = gram(x) if len(x) <= FEW * self.R else None  # of many, products take longer than the steps
         for _ in range(self.R):
-            before, w = w, simplex(alpha / square_distances(x, w[None])[0].sqrt().clamp(min=self.nu))
+            apart = square_distances(x, w[None])[0] if K is None else square_distances_to_mean(K, w, x)
+            before, w = w, simplex(alpha / apart.sqrt().clamp(min=self.nu))
             if torch.equal(before, w):
                 break
         return w

@@ -95,12 +95,12 @@ class Principal(Rule):
 
     def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
         weights = cohort.uniform if self.weights == "uniform" else cohort.weights
-        parts = cohort.updates.split(cohort.layout if self.scope == "tensor" else len(cohort.theta), 1)
-        p, K = weights.cpu(), torch.stack([gram(u) for u in parts]).cpu()  # small matrices: a GPU is slower
-        seen = state["seen"].cpu() if self.warm_start else torch.ones(len(parts), dtype=torch.bool)
+        layout = cohort.layout if self.scope == "tensor" else cohort.theta.shape
+        p, K = weights.cpu(), gram(cohort.updates, layout=layout).cpu()  # small matrices: a GPU is slower
+        seen = state["seen"].cpu() if self.warm_start else torch.ones(len(layout), dtype=torch.bool)
         columns, ties = list[Tensor](), list[bool]()
-        for u, products, begun in zip(parts, K, seen.tolist(), strict=True):
-            plain = (self.scope == "tensor" and u.shape[1] == 1) or not begun
+        for n, products, begun in zip(layout, K, seen.tolist(), strict=True):
+            plain = (self.scope == "tensor" and n == 1) or not begun
             c, tie = (p, False) if plain else self._coefficients(products, p)
             columns, ties = [*columns, c], [*ties, tie]
         c = torch.stack(columns, 1) if self.scope == "tensor" else columns[0]
