@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from equipoise.contribution import evaluators
 from equipoise.contribution.completion import ComFedSV
-from equipoise.contribution.evaluators import Evaluator
-from equipoise.contribution.game import UNDEFINED, Game, Values
+from equipoise.contribution.game import UNDEFINED, Evaluator, Game, Values
 from equipoise.contribution.rounds import Rounds, sum_of_rounds
 from equipoise.core.maths import gram
 from equipoise.data.samples import Samples, joined, loaded
@@ -128,7 +127,8 @@ def ledger(
         )
     n, seed = len(fed.names), fed.trial.settings.seed
     fed.prepare(fed.progress.t + rounds, progress=False)
-    games, refused, products = list[tuple[list[int], Game | Values]](), 0, np.zeros((2, n, n))
+    completes, refused, products = isinstance(how, ComFedSV), 0, np.zeros((2, n, n))
+    games, values = list[tuple[list[int], Game]](), list[tuple[list[int], Values]]()
     for _ in range(rounds):
         played = list[Played]()
         following, record = one_round(fed.trial, fed.progress, fed.trial.rounds, played.append)
@@ -137,8 +137,10 @@ def ledger(
             products[:, np.array(ids)[:, None], ids] += np.stack([cosines := _cosines(each), np.ones_like(cosines)])
             try:
                 game = RoundGame(fed.trial, each, sets, tuple(utilities)).game()
-                lots = np.random.default_rng([seed, each.cohort.t])
-                games.append((ids, game if isinstance(how, ComFedSV) else how(game, lots)))
+                if completes:  # from all rounds together
+                    games.append((ids, game))
+                else:
+                    values.append((ids, how(game, np.random.default_rng([seed, each.cohort.t]))))
             except InputError as error:
                 if error.kind != UNDEFINED:
                     raise
@@ -146,9 +148,9 @@ def ledger(
         fed.progress = following
         if on_round is not None:
             on_round(record["round"], record)
-    if not games:
+    if not games and not values:
         raise RunError("No round has clients whose updates count, so nobody is worth anything.")
-    summed = how(n, games, np.random.default_rng(seed)) if isinstance(how, ComFedSV) else sum_of_rounds(n, games)
+    summed = how(n, games, np.random.default_rng(seed)) if completes else sum_of_rounds(n, values)
     with np.errstate(invalid="ignore"):
         cosines = products[0] / products[1]
     return Ledger(
@@ -167,7 +169,7 @@ def _cosines(played: Played) -> NDArray[np.float64]:
     products = gram(played.cohort.updates).double().cpu().numpy()
     lengths = np.sqrt(np.diag(products))
     both = np.outer(lengths, lengths)
-    return np.divide(products, both, out=np.zeros_like(products), where=both > 0)
+    return np.asarray(np.divide(products, both, out=np.zeros_like(products), where=both > 0))
 
 
 def contradictions(worth: Ledger) -> Iterator[tuple[str, str, str]]:
