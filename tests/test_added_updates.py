@@ -32,7 +32,9 @@ def data(spoilt: int | None = None) -> list[tuple[Tensor, Tensor]]:
     return [(own, torch.randint(0, 3, (len(own),), generator=draw)) for own in x]
 
 
-def federation(method: str = "fedavg", *, norm: bool = False, spoilt: int | None = None, **options: object) -> eq.Federation:
+def federation(
+    method: str = "fedavg", *, norm: bool = False, spoilt: int | None = None, **options: object
+) -> eq.Federation:
     solver = eq.SGD(lr=0.1, momentum=0.9)
     return eq.Federation(network(norm=norm), data(spoilt), method, solver, batch_size=4, **options)  # type: ignore[arg-type]
 

@@ -15,12 +15,13 @@ from equipoise.analysis.decomposition import again, repeats, stored
 from equipoise.contribution import evaluators
 from equipoise.contribution.checks import indistinguishable, interval, pairs, stability
 from equipoise.contribution.rewards import Reward, reward
+from equipoise.federation.history import History
 from equipoise.federation.worth import Ledger, contradictions, ledger
-from equipoise.records.record import Record
+from equipoise.records.record import Record, large
 from equipoise.report.contribution import page
 from equipoise.report.page import Page
 from equipoise.runs import directory as runs
-from equipoise.runs.configuration import RunError
+from equipoise.runs.configuration import RunConfig, RunError
 from equipoise.runs.plan import Progress
 from equipoise.system.files import write_atomically
 
@@ -93,7 +94,8 @@ class Contribution:
             "alike": [[*pair] for pair in self.indistinguishable()],
             "kendall": None if np.isnan(kendall) else kendall,
             "closest": first["alike"],
-            "contradictions": first["contradictions"] if len(self.runs) == 1 else [],
+            "contradictions": [[*each] for each in contradictions(self.clients, self.utilities, self.mean)],
+            "got": None if first["got"] is None else np.mean([run["got"] for run in self.runs], axis=0).tolist(),
             "converged": all(run["converged"] for run in self.runs),
         }
 
@@ -125,12 +127,11 @@ def measured(worth: Ledger) -> dict[str, Any]:
         "converged": total.converged,
         "refused": worth.refused,
         "notes": {name: note for name, note in total.notes.items() if isinstance(note, int | float | str)},
-        "alike": worth.alike,
-        "contradictions": [*contradictions(worth)],
+        "alike": None if worth.alike is None else [*worth.alike],
     }
 
 
-def contribution(
+def contributions(
     directories: Sequence[str | Path] | str | Path,
     evaluator: str = "auto",
     utilities: Sequence[str] = ("loss", "accuracy"),
@@ -171,13 +172,21 @@ def contribution(
                     on_round(before + t + 1, total)
 
             worth = ledger(again(config), config.rounds, evaluator, utilities, on_round=check)
-            found = [{"method": config.label, **measured(worth)}]
+            found = [{"method": config.label, "got": _got(path, config), **measured(worth)}]
             write_atomically(path / FILE, json.dumps({"about": key, "result": found}, indent=1))
         results += found
         done += config.rounds
     if any(result["clients"] != results[0]["clients"] for result in results):
         raise RunError("These runs have other clients. Name runs that differ by their seeds only.")
     return Contribution(results)
+
+
+def _got(path: Path, config: RunConfig) -> list[float] | None:
+    """The accuracy of the model that each client predicts with after the last round, in [0, 1]; None if that is not shown of all of them."""
+    records = [record for record in History.from_run(path).records if record.get("clients")][-1:]
+    accuracies = [large(record, config.least_group)["clients"].get("accuracy", [None]) for record in records]
+    shown = [accuracy for accuracy in (accuracies[0] if accuracies else []) if accuracy is not None]
+    return shown if accuracies and len(shown) == len(accuracies[0]) else None
 
 
 def _numbers(x: NDArray[np.float64]) -> Any:

@@ -31,7 +31,7 @@ def contribution(
     Runs are trained once more, which gives the same updates, and models of coalitions are measured on what clients held out (--validation), never on
     test samples. Give runs of one method that differ by their seeds to see which differences hold.
     """
-    from equipoise.analysis.contribution import contribution as measure
+    from equipoise.analysis.contribution import contributions
     from equipoise.records.directory import all_members
     from equipoise.report import contribution as report
     from equipoise.system import suggestions
@@ -40,7 +40,7 @@ def contribution(
     suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     paths = all_members(directories)
     with counted("rounds", shown=not json_) as on_round:
-        found = measure(paths, evaluator, utility or ("loss", "accuracy"), on_round=on_round)
+        found = contributions(paths, evaluator, utility or ("loss", "accuracy"), on_round=on_round)
     document = found.document()
     if budget is not None:
         shares = found.reward(budget, floor or 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -172,11 +172,13 @@ def _cosines(played: Played) -> NDArray[np.float64]:
     return np.asarray(np.divide(products, both, out=np.zeros_like(products), where=both > 0))
 
 
-def contradictions(worth: Ledger) -> Iterator[tuple[str, str, str]]:
-    """Clients that are best by one utility and worst by another: name, utility, utility."""
-    ranked = np.where(np.isnan(worth.values), np.inf, -worth.values).argsort(0)
-    present = Counter(map(bool, ~np.isnan(worth.values[:, 0])))[True]
-    for k, best in enumerate(worth.utilities):
-        for j, other in enumerate(worth.utilities):
-            if present > 2 and k != j and ranked[0, k] == ranked[present - 1, j]:
-                yield worth.clients[ranked[0, k]], best, other
+def contradictions(
+    clients: Sequence[str], utilities: Sequence[str], values: NDArray[np.float64]
+) -> Iterator[tuple[str, str, str]]:
+    """Clients whose value [N, K] is the largest by one utility and the least by another: name, utility, utility."""
+    if len(there := np.flatnonzero(~np.isnan(values[:, 0]))) < 3:
+        return
+    best, worst = there[values[there].argmax(0)], there[values[there].argmin(0)]
+    for k, j in itertools.permutations(range(len(utilities)), 2):
+        if best[k] == worst[j]:
+            yield clients[best[k]], utilities[k], utilities[j]

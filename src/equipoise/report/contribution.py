@@ -1,14 +1,12 @@
 """What each client gave, as a page: who gave most and least, in how many runs, and what to be careful with."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from equipoise.records.meta import Content
 from equipoise.report import drawing
 from equipoise.report.drawing import svg
 from equipoise.report.formatting import UNDEFINED, Cell, Grid, number
-from equipoise.report.notes import listed
-from equipoise.report.page import Bullets, Page, Picture, Pictures, Section, Table, Text
+from equipoise.report.page import Block, Bullets, Page, Picture, Pictures, Section, Table, Text
 from equipoise.system.text import plural
 
 COPY = 0.98  # cosine from which updates are taken for copies
@@ -46,15 +44,23 @@ def headline(document: Content) -> str:
     return f"{said}, by {utility}, {names[0]} gave most and {names[-1]} least."
 
 
+def _how(document: Content) -> str:
+    """By what evaluator, and of how many coalitions."""
+    counted = f"{document['evaluations']:,} of {document['coalitions']:,} coalitions"
+    if document["evaluator"] in ("auto", "exact") and document["evaluations"] == document["coalitions"]:
+        return f"Exact Shapley values, of all {document['coalitions']:,} coalitions."
+    return f"Evaluator {document['evaluator'].replace('auto', 'gtg')}, by {counted}."
+
+
 def sentences(document: Content) -> Iterator[str]:
     """What to know of the values."""
     groups = ", ".join(f"{n} of {name}" for name, n in document["measured_on"].items())
-    yield f"Measured on samples that nobody trained on, and that are not test samples: {groups}. Evaluator: {document['evaluator']}."
+    yield f"Measured on samples that nobody trained on, and that are not test samples: {groups}. {_how(document)}"
     if document["runs"] == 1:
         yield "One run: clients of equal worth differ by chance as well. Name runs of several seeds to see which differences hold."
     elif document["alike"]:
-        pairs = [" and ".join(pair) for pair in document["alike"]]
-        yield f"Not told apart at 5 % (paired t, Holm): {listed(pairs) if len(pairs) < 7 else f'{len(pairs)} of all pairs'}."
+        pairs, n = [" and ".join(pair) for pair in document["alike"]], len(document["clients"])
+        yield f"Not told apart at 5 % (paired t, Holm): {'; '.join(pairs) if len(pairs) < 7 else f'{len(pairs)} of {n * (n - 1) // 2} pairs'}."
     if document["kendall"] is not None:
         yield f"Rankings of two runs agree with a Kendall tau of {number(document['kendall'])} on average (1: the same ranking)."
     for name, best, worst in document["contradictions"]:
@@ -65,24 +71,22 @@ def sentences(document: Content) -> Iterator[str]:
         yield "The values have not converged: sampling ended at its bound. Rank nobody by them."
     if document["refused"]:
         yield f"{plural(document['refused'], 'round')} without values, because a coalition's model had no numbers."
-    yield f"{document['evaluations']:,} of {document['coalitions']:,} coalitions were evaluated. {GAMED}"
+    yield GAMED
 
 
 def table(document: Content) -> Table:
     """A row per client: its value by each utility, and in how many rounds its updates counted."""
-    titles = (*document["utilities"], "rounds")
-    rows = [
-        (
-            document["clients"][k],
-            (*(_shown(document, k, u) for u in range(len(titles) - 1)), Cell(str(document["attended"][k]))),
-        )
-        for k in _order(document)
-    ]
+    utilities, got = range(len(document["utilities"])), document["got"]
+    titles = (*document["utilities"], "rounds", *(["got"] if got else []))
+    rows = []
+    for k in _order(document):
+        others = [str(document["attended"][k]), *([number(100 * got[k])] if got else [])]
+        rows.append((document["clients"][k], (*(_shown(document, k, u) for u in utilities), *map(Cell, others))))
     everybody = [
         number(UNITS[u][0] * gain, UNITS[u][1], sign=True)
         for u, gain in zip(document["utilities"], document["gain"], strict=True)
     ]
-    total = ("all together", (*map(Cell, everybody), Cell(UNDEFINED)))
+    total = ("all together", (*map(Cell, everybody), *[Cell(UNDEFINED)] * (1 + bool(got))))
     return Table(Grid(titles, (*rows, total)), "", "Client")
 
 
@@ -111,15 +115,16 @@ def figure(document: Content) -> str:
 def page(document: Content) -> Page:
     """The page of a document: ``clients``, ``utilities``, ``mean`` and ``half`` [N, K], and what :func:`sentences` states."""
     notes, units = [*sentences(document)], [f"{name}: {UNITS[name][2]}" for name in document["utilities"]]
+    units += ["got: test accuracy of its model after the last round"] * bool(document["got"])
     caption = (
         "Value of each client; bars are 95 % intervals over runs."
         if document["runs"] > 1
         else "Value of each client in this run."
     )
-    by_round: list[Any] = [Pictures([Picture("contribution", "Who gave what", figure(document), caption)])]
+    values: list[Block] = [Pictures([Picture("contribution", "Who gave what", figure(document), caption)])]
     return Page(
         "What each client gave", "Contribution", [plural(len(document["clients"]), "client"), plural(document["runs"], "run"), document["method"]],
         headline(document), first=[table(document), Text(f"Units: {'; '.join(units)}. Values of all clients sum to what all together gained.")],
-        notices=notes[1:-1], sections=[Section("values", "Values", by_round), Section("how", "How they were measured", [Bullets([notes[0], notes[-1]])])],
+        notices=notes[1:-1], sections=[Section("values", "Values", values), Section("how", "How they were measured", [Bullets([notes[0], notes[-1]])])],
         footer="Made by equipoise contribution.",
     )  # fmt: skip
