@@ -1,5 +1,7 @@
 """What each client of a run gave, from a federation, from the folders of runs, and on a page."""
 
+# ruff: noqa: F401, F811 (fixtures are imported)
+
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from equipoise.report.contribution import COPY, headline, sentences
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
 from equipoise.system.errors import InputError, RunError
-from run_helpers import equipoise  # noqa: F401 (a fixture)
+from run_helpers import equipoise
 
 N = 5
 DRAW = torch.Generator().manual_seed(3)
