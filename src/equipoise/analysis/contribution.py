@@ -68,14 +68,14 @@ class Contribution:
 
     def indistinguishable(self, utility: int = 0) -> list[tuple[str, str]]:
         """Pairs of clients whose values several runs do not tell apart, at 5 % corrected for all pairs (Holm)."""
-        there = np.flatnonzero(~np.isnan(self.mean[:, utility]))
-        tests = pairs(self.values[:, there, utility]) if len(self.runs) > 1 else []
-        return [(self.clients[there[i]], self.clients[there[j]]) for i, j in indistinguishable(tests)]
+        present = np.flatnonzero(~np.isnan(self.mean[:, utility]))
+        tests = pairs(self.values[:, present, utility]) if len(self.runs) > 1 else []
+        return [(self.clients[present[i]], self.clients[present[j]]) for i, j in indistinguishable(tests)]
 
     def stability(self, utility: int = 0) -> float:
         """Mean Kendall tau-b of the rankings of two runs; NaN of a single run."""
-        there = ~np.isnan(self.mean[:, utility])
-        return stability(self.values[:, there, utility]).kendall
+        present = ~np.isnan(self.mean[:, utility])
+        return stability(self.values[:, present, utility]).kendall
 
     def document(self) -> dict[str, Any]:
         """Means and intervals over the runs, and what is known of them, as JSON has it."""
@@ -163,7 +163,7 @@ def contributions(
     results, done = list[Content](), 0
     for path, config in zip(paths, configs, strict=True):
         key = {"run": runs.identity(config), "evaluator": text, "utilities": [*utilities]}
-        if not (found := stored(path / FILE, "result", "about", key)):
+        if not (result := stored(path / FILE, "result", "about", key)):
             same = repeats(path)
 
             def check(t: int, record: Record, before: int = done, same: Any = same) -> None:
@@ -172,9 +172,9 @@ def contributions(
                     on_round(before + t + 1, total)
 
             worth = ledger(again(config), config.rounds, evaluator, utilities, on_round=check)
-            found = [{"method": config.label, "got": _got(path, config), **measured(worth)}]
-            write_atomically(path / FILE, json.dumps({"about": key, "result": found}, indent=1))
-        results += found
+            result = [{"method": config.label, "got": _got(path, config), **measured(worth)}]
+            write_atomically(path / FILE, json.dumps({"about": key, "result": result}, indent=1))
+        results += result
         done += config.rounds
     if any(result["clients"] != results[0]["clients"] for result in results):
         raise RunError("These runs have other clients. Name runs that differ by their seeds only.")

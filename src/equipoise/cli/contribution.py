@@ -40,11 +40,11 @@ def contribution(
     suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     paths = all_members(directories)
     with counted("rounds", shown=not json_) as on_round:
-        found = contributions(paths, evaluator, utility or ("loss", "accuracy"), on_round=on_round)
-    document = found.document()
+        worth = contributions(paths, evaluator, utility or ("loss", "accuracy"), on_round=on_round)
+    document = worth.document()
     if budget is not None:
-        shares = found.reward(budget, floor or 0.0)
-        document["rewards"] = dict(zip(found.clients, shares.amounts.tolist(), strict=True))
+        shares = worth.reward(budget, floor or 0.0)
+        document["rewards"] = dict(zip(worth.clients, shares.amounts.tolist(), strict=True))
     yield document
     out.print(report.headline(document))
     grid = report.table(document).grid
@@ -63,4 +63,4 @@ def contribution(
         )
     for sentence in report.sentences(document):
         say(sentence)
-    say(f"wrote {found.page().save(output or paths[0] / 'contribution.html')}")
+    say(f"wrote {worth.page().save(output or paths[0] / 'contribution.html')}")

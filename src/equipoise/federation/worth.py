@@ -176,9 +176,9 @@ def contradictions(
     clients: Sequence[str], utilities: Sequence[str], values: NDArray[np.float64]
 ) -> Iterator[tuple[str, str, str]]:
     """Clients whose value [N, K] is the largest by one utility and the least by another: name, utility, utility."""
-    if len(there := np.flatnonzero(~np.isnan(values[:, 0]))) < 3:
+    if len(present := np.flatnonzero(~np.isnan(values[:, 0]))) < 3:
         return
-    best, worst = there[values[there].argmax(0)], there[values[there].argmin(0)]
+    best, worst = present[values[present].argmax(0)], present[values[present].argmin(0)]
     for k, j in itertools.permutations(range(len(utilities)), 2):
         if best[k] == worst[j]:
             yield clients[best[k]], utilities[k], utilities[j]
