@@ -36,6 +36,7 @@ from equipoise.methods.scaffold import Scaffold
 from golden_analysis import ADAPTERS as ANALYSIS
 from golden_collaborative import ADAPTERS as COLLABORATIVE
 from golden_collaborators import ADAPTERS as COLLABORATORS
+from golden_contribution import ADAPTERS as CONTRIBUTION, SKIPPED as SKIPPED_OF_CONTRIBUTION
 from golden_directions import ADAPTERS as DIRECTIONS
 from golden_fedism import ADAPTERS as FEDISM
 from golden_fedld import ADAPTERS as FEDLD
@@ -670,7 +671,7 @@ SKIPPED: dict[str, str] = {  # optional entries only
     "metric.bcf.fedrac_rate": "a count that depends on the order of the clients; not offered",
 }
 
-SKIPPED |= SKIPPED_OF_PEOPLE | NOT_OFFERED
+SKIPPED |= SKIPPED_OF_PEOPLE | NOT_OFFERED | SKIPPED_OF_CONTRIBUTION
 ADAPTERS |= PEOPLE
 ADAPTERS |= WEIGHTS
 ADAPTERS |= FEDISM
@@ -682,6 +683,7 @@ ADAPTERS |= PEOPLE_MEASURES
 ADAPTERS |= PERFORMANCE
 ADAPTERS |= ANALYSIS
 ADAPTERS |= COLLABORATIVE
+ADAPTERS |= CONTRIBUTION
 ADAPTERS |= COLLABORATORS
 ADAPTERS |= FEDSAC
 ADAPTERS |= GRADIENT_REWARDS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,8 +36,22 @@ APART = ("upload", "finish", "reward")  # hooks that need each client's update o
 CLIENT_HOOKS = ("begin", "trains", "loss", "correction", "gradient", "upload", "finish")
 
 
-def one_round(trial: Trial, now: Progression, rounds: int) -> tuple[Progression, Record]:
-    """Train the clients of round ``now.t`` (of ``rounds``) once, and let the server answer.
+@dataclass(frozen=True)
+class Played:
+    """A round whose clients have answered: what was remembered ``before``, with what the server prepared, and the updates that the rules combine.
+
+    ``cohort`` are the clients that count, ``reports`` what they tell each rule [M, ...].
+    """
+
+    before: Progression
+    cohort: Cohort
+    reports: list[State]
+
+
+def one_round(
+    trial: Trial, now: Progression, rounds: int, seen: Callable[[Played], object] | None = None
+) -> tuple[Progression, Record]:
+    """Train the clients of round ``now.t`` (of ``rounds``) once, and let the server answer. ``seen`` is called with their answers.
 
     Returns
     -------
@@ -48,10 +62,12 @@ def one_round(trial: Trial, now: Progression, rounds: int) -> tuple[Progression,
     QuorumError : too few clients answered well; ``now`` is still whole.
     """
     with threads.allow(trial.workers):
-        return _round(trial, now, rounds)
+        return _round(trial, now, rounds, seen)
 
 
-def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression, Record]:
+def _round(
+    trial: Trial, before: Progression, rounds: int, seen: Callable[[Played], object] | None
+) -> tuple[Progression, Record]:
     """The moments of a round in their order, as the page on architecture lists them."""
     asked, missing = _who(trial, before.t)
     if not len(asked):
@@ -59,7 +75,7 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
         record: Record = {"round": before.t, "ids": [], "weights": [], **missing, "bytes": nobody}
         return replace(before, t=before.t + 1), {**record, **_who_holds_what(trial, before, before)}
     asked = asked.to(before.vector.device)
-    now, job, lost = _hand_out(trial, before, asked, rounds)
+    now, job, lost = _hand_out(trial, before, asked, rounds, apart=seen is not None)
     with closing(_visits(trial, job, lost)) as visits:  # at once, whoever holds on to an error's traceback
         answers = _collect(trial, now, asked, job, visits)
     ids = asked[answers.rows]
@@ -71,9 +87,11 @@ def _round(trial: Trial, before: Progression, rounds: int) -> tuple[Progression,
         updates = _shown(trial, answers.trained.sub_(received), held)  # take the memory of the trained models
     traffic = _traffic(trial, now, job, answers, updates, ids)
     cohort = cohort_of(trial, now, rounds, ids, _known(trial, now, received), updates, held)
-    server, cohort = _aggregate(trial, now, cohort, answers.reports)
-    cohort = _with_present_buffers(trial, now, cohort)
-    vector = _step(trial, now, cohort)
+    played = Played(now, cohort, tree_map(partial(public, trial), answers.reports))
+    if seen is not None:
+        seen(played)
+    server, cohort = combined(trial, played)
+    vector = stepped(trial, now, cohort)
     cohort = replace(cohort, theta=vector[: trial.model.n_params])
     server, given, sent = _reward(trial, now, cohort, vector, server)
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
@@ -121,8 +139,13 @@ def _prepared(trial: Trial, now: Progression, asked: Tensor, received: Tensor, r
     return replace(now, server=server)
 
 
-def _hand_out(trial: Trial, before: Progression, asked: Tensor, rounds: int) -> tuple[Progression, Job, list[Answer]]:
-    """The server's preparation; what the clients are to do; and answers for those whose data cannot be loaded."""
+def _hand_out(
+    trial: Trial, before: Progression, asked: Tensor, rounds: int, *, apart: bool
+) -> tuple[Progression, Job, list[Answer]]:
+    """The server's preparation; what the clients are to do; and answers for those whose data cannot be loaded.
+
+    Updates are kept ``apart``, even if their mean is all that the rules need.
+    """
     received = before.vector.expand(len(asked), -1) if before.given is None else before.given[asked]
     if trial.private is not None and before.own is not None:
         received = torch.where(trial.private, before.own[asked], received)
@@ -141,7 +164,7 @@ def _hand_out(trial: Trial, before: Progression, asked: Tensor, rounds: int) -> 
         messages=[_messages(rule, state, ids) for rule, state in zip(trial.method.rules, now.server, strict=True)],
         units=units,
         held=held,
-        added=only_mean(trial, len(ids)),
+        added=not apart and only_mean(trial, len(ids)),
     )
     return now, job, lost
 
@@ -195,17 +218,16 @@ def _shown(trial: Trial, change: Tensor, held: Tensor | None, first: int = 0) ->
     return change
 
 
-def _aggregate(trial: Trial, now: Progression, cohort: Cohort, reports: list[State]) -> tuple[list[State], Cohort]:
+def combined(trial: Trial, played: Played) -> tuple[list[State], Cohort]:
     """Let the rules say, one after the other, how the updates are combined; the server's state, and the cohort, after them."""
-    server = []
-    reports = tree_map(partial(public, trial), reports)
+    server, now, cohort = [], played.before, played.cohort
     with looking(trial, now.t):
-        for rule, state, report in zip(trial.method.rules, now.server, reports, strict=True):
+        for rule, state, report in zip(trial.method.rules, now.server, played.reports, strict=True):
             after, cohort = rule.aggregate(state, replace(cohort, reports=report))
             guard.weights(cohort.weights, rule)
             guard.state(state, after, rule)
             server.append(after)
-    return server, cohort
+    return server, _with_present_buffers(trial, now, cohort)
 
 
 def _with_present_buffers(trial: Trial, now: Progression, cohort: Cohort) -> Cohort:
@@ -217,7 +239,7 @@ def _with_present_buffers(trial: Trial, now: Progression, cohort: Cohort) -> Coh
     return replace(cohort, buffer_updates=cohort.buffer_updates + stale)
 
 
-def _step(trial: Trial, now: Progression, cohort: Cohort) -> Tensor:
+def stepped(trial: Trial, now: Progression, cohort: Cohort) -> Tensor:
     """The new global model [G]."""
     vector = now.vector + torch.cat([cohort.step(), cohort.buffer_step()])
     at = trial.model.variances
