@@ -1,8 +1,4 @@
-"""Adapters of the golden entries about what clients are worth, as far as these are mathematics of numbers.
-
-Entries whose utilities are those of models that a rule makes are not in the file: coalition.fedavg, .uniform, .fixed_weights, .qffl,
-.qffl_weights, .median, .groups, .absent, and or.two_rounds.
-"""
+"""Adapters of the golden entries about what clients are worth; golden_coalitions.py has those of models that a rule makes."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ import numpy as np
 from equipoise.contribution import checks, completion, directions, exact, rewards, sampled
 from equipoise.contribution.game import Evaluator, Game, Values, coalition_of
 from equipoise.contribution.rounds import Rounds, decay, halting, sum_of_rounds
+from golden_coalitions import ADAPTERS as COALITIONS
 
 Inputs = dict[str, Any]
 Fields = dict[str, Any]
@@ -275,6 +272,7 @@ def sites(i: Inputs) -> Fields:
 
 
 OWN = {
+    **COALITIONS,
     "shapley.twins_and_null": twins_and_null,
     "shapley.additivity": several,
     "banzhaf.n3": exact_banzhaf,

@@ -8,14 +8,16 @@ r"""The models that a round would have given to coalitions of its clients, by th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.contribution.game import Game, members
+from equipoise.contribution.game import UNDEFINED, Game, coalition_of, members
 from equipoise.core.maths import simplex
 from equipoise.core.model import Stacked
 from equipoise.core.oracle import EVALUATION_BATCH
@@ -23,8 +25,8 @@ from equipoise.core.rule import Cohort, Combine, State
 from equipoise.core.tally import Tally, together
 from equipoise.data.samples import Samples, at_once
 from equipoise.federation.guard import ServerError
-from equipoise.federation.round import Played, combined, stepped
-from equipoise.federation.trial import Trial
+from equipoise.federation.round import Played, combined, prepared, rewarded, stepped
+from equipoise.federation.trial import Progression, Trial
 from equipoise.system.errors import InputError, RunError
 from equipoise.system.suggestions import require_known
 from equipoise.system.tree import span, tree_map
@@ -95,9 +97,86 @@ def utilities(trial: Trial, models: Tensor, sets: Mapping[str, Samples], names: 
     return np.stack([UTILITIES[name](whole, goodness) for name in names], axis=1)
 
 
+def check_game(trial: Trial) -> None:
+    """Require a method whose coalitions have models, and answers of which each is known.
+
+    Raises
+    ------
+    InputError : naming the method, or the setting.
+    """
+    if not (sharing := trial.method.sharing).federated:
+        shared = "put their data together" if sharing.global_model else "share no model"
+        raise InputError(
+            f"{trial.method}: its clients {shared}, so a coalition of them has no model. Take another method."
+        )
+    if trial.summed:
+        raise InputError(
+            "secure=true: the server has only the sum of the updates, so no coalition has a model. Set secure=false."
+        )
+
+
+class Coalitions:
+    """A game of coalitions of clients.
+
+    Raises
+    ------
+    InputError : there are no such models, or no such utilities.
+    """
+
+    trial: Trial
+    sets: Mapping[str, Samples]
+    names: tuple[str, ...]
+    ids: Sequence[int]  # the clients that are its players, in their order
+    before: Progression  # where nobody has added anything
+    models: Callable[[Sequence[int]], Iterator[tuple[list[int], Tensor]]]
+
+    def __post_init__(self) -> None:
+        check_game(self.trial)
+        check_utilities(self.names, len(self.sets))
+
+    def game(self) -> Game:
+        """The game with the utilities of nobody and of everybody, which are those of the run.
+
+        Raises
+        ------
+        InputError : one of these two is not finite (its kind is ``contribution.game.UNDEFINED``).
+        """
+        game = Game(len(self.ids), self.utilities, self.names, self.scale())
+        if not np.isfinite([*map(self.utilities, ([0], [game.everyone]))]).all():
+            which = f"round {self.before.t}" if isinstance(self, RoundGame) else "the run"
+            raise InputError(
+                f"The model before {which}, or the one after it, has utilities that are no finite numbers ({', '.join(self.names)}), "
+                "so no client has a value. Leave it out.",
+                UNDEFINED,
+            )
+        return game
+
+    def scale(self) -> Numbers:
+        """The loss of the model of nobody for a loss, otherwise 1 [K]."""
+        before = self.published(self.before.vector, self.before.server)
+        loss = abs(utilities(self.trial, before[None], self.sets, ["loss"])[0, 0])
+        return np.array([loss if name == "loss" else 1.0 for name in self.names])
+
+    def utilities(self, coalitions: Sequence[int]) -> Numbers:
+        """[S, K]; minus infinity of a coalition whose model leaves the range of numbers."""
+        every = np.full((len(coalitions), len(self.names)), -np.inf)
+        for places, models in self.models(coalitions):
+            every[places] = utilities(self.trial, models, self.sets, self.names)
+        return np.where(np.isnan(every), -np.inf, every)
+
+    def published(self, vector: Tensor, server: Sequence[State]) -> Tensor:
+        """The model [G] that is tested where this one is broadcast."""
+        theta = vector[: self.trial.model.n_params]
+        for rule, state in zip(self.trial.method.rules, server, strict=True):
+            theta = rule.publish(theta, state)
+        return torch.cat([theta, vector[self.trial.model.n_params :]])
+
+
 @dataclass(frozen=True)
-class RoundGame:
+class RoundGame(Coalitions):
     """The game of a round: its players are the clients that count in it, in the order of the cohort.
+
+    Coordinates that clients keep to themselves have the server's values in every coalition.
 
     Parameters
     ----------
@@ -111,24 +190,15 @@ class RoundGame:
     sets: Mapping[str, Samples]
     names: tuple[str, ...]
 
-    def game(self) -> Game:
-        """The game with the utilities of nobody and of everybody, which are those of the run."""
-        game = Game(len(self.played.cohort.ids), self.utilities, self.names, self.scale())
-        game([0, game.everyone])
-        return game
+    @property
+    def ids(self) -> list[int]:  # type: ignore[override]
+        """The clients that count."""
+        return self.played.cohort.ids.tolist()
 
-    def scale(self) -> Numbers:
-        """The loss of the model before the round for a loss, otherwise 1 [K]."""
-        before = self.published(self.played.before.vector, self.played.before.server)
-        loss = abs(utilities(self.trial, before[None], self.sets, ["loss"])[0, 0])
-        return np.array([loss if name == "loss" else 1.0 for name in self.names])
-
-    def utilities(self, coalitions: Sequence[int]) -> Numbers:
-        """[S, K]; minus infinity of a coalition whose model leaves the range of numbers."""
-        every = np.full((len(coalitions), len(self.names)), -np.inf)
-        for places, models in self.models(coalitions):
-            every[places] = utilities(self.trial, models, self.sets, self.names)
-        return np.where(np.isnan(every), -np.inf, every)
+    @property
+    def before(self) -> Progression:  # type: ignore[override]
+        """The state at the beginning of the round."""
+        return self.played.before
 
     def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
         """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
@@ -157,38 +227,113 @@ class RoundGame:
                 P = self.trial.model.n_params
                 models[rows, :P] = torch.addmm(vector[:P], c[:, 0], parts[:, :P])
                 models[rows, P:] = torch.addmm(vector[P:], c[:, 1], parts[:, P:])
+                finite = models.isfinite().all(1)
+                places = [k for k in places if finite[k]]
             yield [first + k for k in places], models[places]
 
     def _combined(self, coalition: int) -> _Weights | Tensor | None:
         """The weights of the updates, if they are all that the rules change; else the model [G]; None: it leaves the range of numbers."""
-        if not coalition:
-            return self.published(self.played.before.vector, self.played.before.server)
+        before, cohort = self.before, self.played.cohort
+        if not cohort.sizes[[*members(coalition)]].sum() > 0:
+            return self.published(before.vector, before.server)
+        part = part_of(self.played, coalition)
+        with _defined(len(part.cohort.ids), len(cohort.ids)):
+            try:
+                server, combination = combined(self.trial, part)
+                everyone = len(part.cohort.ids) == len(cohort.ids)
+                if _plain(part.cohort, combination) and not everyone and not self.trial.method.overriding("publish"):
+                    return _Weights.of(combination, members(coalition), len(cohort.ids))
+                return self.published(stepped(self.trial, before, combination), server)
+            except ServerError:
+                return None
+
+
+@dataclass(frozen=True)
+class RunGame(Coalitions):
+    r"""The game of all rounds at once, with the updates that were recorded: one-round reconstruction (OR) of Song et al. 2019.
+
+    .. math:: U(S) = V\big(\theta^0 + \sum_t R_t(S \cap I_t)\big)
+
+    Nobody trains again. The server's state is carried from round to round as the rules leave it for the coalition; a round in which nobody of
+    it took part adds nothing. Players are the clients that counted in some round, in ascending order.
+
+    Parameters
+    ----------
+    trial, rounds : the rounds, in their order, at least one.
+    sets : validation data by group.
+    names : of :data:`UTILITIES`.
+    """
+
+    trial: Trial
+    rounds: Sequence[Played]
+    sets: Mapping[str, Samples]
+    names: tuple[str, ...]
+
+    @cached_property
+    def ids(self) -> list[int]:  # type: ignore[override]
+        """The clients that counted in a round."""
+        return sorted({m for played in self.rounds for m in played.cohort.ids.tolist()})
+
+    @property
+    def before(self) -> Progression:  # type: ignore[override]
+        """The state at the beginning of the first round."""
+        return self.rounds[0].before
+
+    def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
+        """As :meth:`RoundGame.models`."""
+        size = max(1, CHUNK // max(1, self.before.vector.nbytes))
+        for first in range(0, len(coalitions), size):
+            made = {first + k: self._model(coalition) for k, coalition in enumerate(coalitions[first : first + size])}
+            if finite := {k: model for k, model in made.items() if model is not None}:
+                yield [*finite], torch.stack([*finite.values()])
+
+    def _model(self, coalition: int) -> Tensor | None:
+        """The model [G]; None: it leaves the range of numbers."""
+        chosen, now = {self.ids[k] for k in members(coalition)}, self.before
         try:
-            server, cohort = combined(self.trial, part_of(self.played, coalition))
-            plain = isinstance(cohort.direction, Combine) and cohort.mask is None and cohort.shift is None
-            everyone = coalition.bit_count() == len(self.played.cohort.ids)
-            if (
-                plain
-                and not everyone
-                and not self.trial.method.overriding("publish")
-                and self.played.before.given is None
-            ):
-                return _Weights.of(cohort, members(coalition), len(self.played.cohort.ids))
-            return self.published(stepped(self.trial, self.played.before, cohort), server)
+            for played in self.rounds:
+                if present := coalition_of(k for k, m in enumerate(played.cohort.ids.tolist()) if m in chosen):
+                    with _defined(present.bit_count(), len(played.cohort.ids)):
+                        now = self._next(played, present, now)
         except ServerError:
             return None
-        except RunError as error:
-            raise RunError(
-                f"{error} A coalition of {coalition.bit_count()} clients has no model, so exact values cannot be had: take "
-                "the evaluator loo, which leaves out one client at a time."
-            ) from error
+        return self.published(now.vector, now.server)
 
-    def published(self, vector: Tensor, server: Sequence[State]) -> Tensor:
-        """The model [G] that is tested where this one is broadcast."""
-        theta = vector[: self.trial.model.n_params]
-        for rule, state in zip(self.trial.method.rules, server, strict=True):
-            theta = rule.publish(theta, state)
-        return torch.cat([theta, vector[self.trial.model.n_params :]])
+    def _next(self, played: Played, present: int, now: Progression) -> Progression:
+        """What the server remembers after a round of the clients ``present``."""
+        part, P = part_of(played, present), self.trial.model.n_params
+        cohort = replace(part.cohort, theta=now.vector[:P])
+        if played is not self.rounds[0]:  # whose state is prepared
+            now = replace(now, t=cohort.t)
+            now = prepared(self.trial, now, cohort.ids, cohort.received, cohort.rounds)
+        recorded = replace(
+            played.before, server=now.server
+        )  # relative to its model are the buffers of those who were absent
+        server, cohort = combined(self.trial, Played(recorded, cohort, part.reports))
+        vector = stepped(self.trial, now, cohort)
+        if self.trial.method.overriding("reward"):
+            done = replace(cohort, theta=vector[:P])
+            server, *_ = rewarded(self.trial, played.before, done, vector, server)
+        return replace(now, vector=vector, server=server)
+
+
+@contextmanager
+def _defined(size: int, n: int) -> Iterator[None]:
+    """Say of a rule that refuses ``size`` of the ``n`` clients of a round what that means for a game."""
+    try:
+        yield
+    except ServerError:
+        raise
+    except RunError as error:
+        loo = " Or take the evaluator loo, which leaves out one client at a time." if size < n - 1 else ""
+        raise RunError(f"A coalition of {size} of {n} clients has no model: {error}{loo}", error.kind) from error
+
+
+def _plain(before: Cohort, after: Cohort) -> bool:
+    """Whether the rules have given the updates weights, and changed nothing else."""
+    same = after.updates is before.updates and after.buffer_updates is before.buffer_updates
+    masks = after.mask, after.buffer_mask, after.shift
+    return same and isinstance(after.direction, Combine) and all(x is None for x in masks)
 
 
 @dataclass(frozen=True)

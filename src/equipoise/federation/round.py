@@ -93,7 +93,7 @@ def _round(
     server, cohort = combined(trial, played)
     vector = stepped(trial, now, cohort)
     cohort = replace(cohort, theta=vector[: trial.model.n_params])
-    server, given, sent = _reward(trial, now, cohort, vector, server)
+    server, given, sent = rewarded(trial, now, cohort, vector, server)
     states = tree_map(lambda old, new: put(old, ids, new), now.clients, answers.states)
     following = Progression(now.t + 1, vector, states, server, given, own, sent, answers.norms)
     return following, {
@@ -116,7 +116,7 @@ def _who(trial: Trial, t: int) -> tuple[Tensor, Record]:
     return trial.presence.round(t, s.participation)
 
 
-def _prepared(trial: Trial, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Progression:
+def prepared(trial: Trial, now: Progression, asked: Tensor, received: Tensor, rounds: int) -> Progression:
     """The same, with the server's state as it is when the round begins."""
     if not trial.method.overriding("prepare"):
         return now
@@ -149,7 +149,7 @@ def _hand_out(
     received = before.vector.expand(len(asked), -1) if before.given is None else before.given[asked]
     if trial.private is not None and before.own is not None:
         received = torch.where(trial.private, before.own[asked], received)
-    now = _prepared(trial, before, asked, received, rounds)
+    now = prepared(trial, before, asked, received, rounds)
     ids = asked.tolist()
     units = submodels(trial, now.server, ids)
     held = None if units is None or trial.neurons is None else trial.neurons.held(units)
@@ -618,7 +618,7 @@ def _alike(sent: list[_Sent]) -> tuple[list[_Sent], list[int]]:
     return alike, [row for (rows, _, _), kind in zip(sent, kinds, strict=True) if kind != kinds[most] for row in rows]
 
 
-def _reward(
+def rewarded(
     trial: Trial, now: Progression, cohort: Cohort, vector: Tensor, server: list[State]
 ) -> tuple[list[State], Tensor | None, Tensor | None]:
     """The server's state after the rewards; what each client holds, if that differs [N, G], and its bytes [N]."""
