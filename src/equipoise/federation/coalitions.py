@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,12 @@ from torch import Tensor
 
 from equipoise.contribution.game import UNDEFINED, Game, coalition_of, members
 from equipoise.core.maths import simplex
-from equipoise.core.model import Stacked
-from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.rule import Cohort, Combine, State
 from equipoise.core.tally import Tally, together
-from equipoise.data.samples import Samples, at_once
+from equipoise.data.samples import Samples
 from equipoise.federation.guard import ServerError
 from equipoise.federation.round import Played, combined, prepared, rewarded, stepped
+from equipoise.federation.scoring import Mixture, tally_of
 from equipoise.federation.trial import Progression, Trial
 from equipoise.system.errors import InputError, RunError
 from equipoise.system.suggestions import require_known
@@ -33,6 +33,7 @@ from equipoise.system.tree import span, tree_map
 
 CHUNK = 32 << 20  # bytes of models at a time
 Numbers = NDArray[np.float64]
+Made = tuple[list[int], Tensor, Mixture | None]
 
 # what is best when it is largest, from the tally of all samples, and the goodness [groups, S] in each group
 UTILITIES: Mapping[str, Callable[[Tally, Numbers], Numbers]] = {
@@ -61,37 +62,11 @@ def check_utilities(names: Sequence[str], groups: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """Models [S, G] that are sums: ``origin`` [G] + ``coefficients`` [S, K] of ``parts`` [K, G]."""
-
-    origin: Tensor
-    parts: Tensor
-    coefficients: Tensor
-
-    def __len__(self) -> int:
-        return len(self.coefficients)
-
-    def models(self) -> Tensor:
-        """[S, G]."""
-        return torch.addmm(self.origin, self.coefficients.to(self.parts), self.parts)
-
-
-def tally_of(trial: Trial, models: Tensor, data: Samples) -> Tally:
-    """What each of a stack of models [S, G] does on a data set."""
-    network, theta, buffers = Stacked(trial.model), models[:, : trial.model.n_params], models[:, trial.model.n_params :]
-    parts = list[Tally]()
-    for rows in torch.arange(data.size, device=models.device).split(at_once(data, EVALUATION_BATCH)):
-        batch = data.batch(rows, None)
-        x = tree_map(lambda leaf: leaf.expand(len(models), *leaf.shape), batch.x)
-        logits, _ = network.forward(theta, buffers.clone(), x)
-        parts.append(trial.model.task.tally(logits, batch.y.expand(len(models), -1)))
-    return together(parts)
-
-
-def utilities(trial: Trial, models: Tensor, sets: Mapping[str, Samples], names: Sequence[str]) -> Numbers:
+def utilities(
+    trial: Trial, models: Tensor, sets: Mapping[str, Samples], names: Sequence[str], mixture: Mixture | None = None
+) -> Numbers:
     """Some of :data:`UTILITIES` of models [S, G] on the validation data of groups: [S, K]."""
-    tallies = [tally_of(trial, models, data) for data in sets.values()]
+    tallies = [tally_of(trial, models, data, mixture) for data in sets.values()]
     goodness = np.stack([tally.goodness.double().cpu().numpy() for tally in tallies])
     whole = together(tallies)
     return np.stack([UTILITIES[name](whole, goodness) for name in names], axis=1)
@@ -128,7 +103,7 @@ class Coalitions:
     names: tuple[str, ...]
     ids: Sequence[int]  # the clients that are its players, in their order
     before: Progression  # where nobody has added anything
-    models: Callable[[Sequence[int]], Iterator[tuple[list[int], Tensor]]]
+    models: Callable[[Sequence[int]], Iterator[Made]]
 
     def __post_init__(self) -> None:
         check_game(self.trial)
@@ -160,8 +135,8 @@ class Coalitions:
     def utilities(self, coalitions: Sequence[int]) -> Numbers:
         """[S, K]; minus infinity of a coalition whose model leaves the range of numbers."""
         every = np.full((len(coalitions), len(self.names)), -np.inf)
-        for places, models in self.models(coalitions):
-            every[places] = utilities(self.trial, models, self.sets, self.names)
+        for places, models, mixture in self.models(coalitions):
+            every[places] = utilities(self.trial, models, self.sets, self.names, mixture)
         return np.where(np.isnan(every), -np.inf, every)
 
     def published(self, vector: Tensor, server: Sequence[State]) -> Tensor:
@@ -200,15 +175,15 @@ class RoundGame(Coalitions):
         """The state at the beginning of the round."""
         return self.played.before
 
-    def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
-        """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
+    def models(self, coalitions: Sequence[int]) -> Iterator[Made]:
+        """The models [s, G] of coalitions, some at a time, with their places among these, and what they are sums of; without those that leave the range of numbers.
 
         Raises
         ------
         RunError : the rules need more clients than a coalition has.
         """
         vector, cohort = self.played.before.vector, self.played.cohort
-        parts = torch.cat([cohort.updates, cohort.buffer_updates], 1)
+        parts, P = torch.cat([cohort.updates, cohort.buffer_updates], 1), self.trial.model.n_params
         size = max(1, CHUNK // max(1, vector.nbytes))
         for first in range(0, len(coalitions), size):
             models = vector.repeat(min(size, len(coalitions) - first), 1)
@@ -224,12 +199,13 @@ class RoundGame(Coalitions):
                     places.append(k)
             if rows:
                 c = torch.stack(coefficients).to(parts)
-                P = self.trial.model.n_params
                 models[rows, :P] = torch.addmm(vector[:P], c[:, 0], parts[:, :P])
                 models[rows, P:] = torch.addmm(vector[P:], c[:, 1], parts[:, P:])
                 finite = models.isfinite().all(1)
                 places = [k for k in places if finite[k]]
-            yield [first + k for k in places], models[places]
+            sums = len(rows) == len(places) and rows == places
+            mixture = Mixture(vector[:P], parts[:, :P], c[:, 0]) if sums and len(vector) == P else None
+            yield [first + k for k in places], models[places], mixture
 
     def _combined(self, coalition: int) -> _Weights | Tensor | None:
         """The weights of the updates, if they are all that the rules change; else the model [G]; None: it leaves the range of numbers."""
@@ -279,13 +255,13 @@ class RunGame(Coalitions):
         """The state at the beginning of the first round."""
         return self.rounds[0].before
 
-    def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
+    def models(self, coalitions: Sequence[int]) -> Iterator[Made]:
         """As :meth:`RoundGame.models`."""
         size = max(1, CHUNK // max(1, self.before.vector.nbytes))
         for first in range(0, len(coalitions), size):
             made = {first + k: self._model(coalition) for k, coalition in enumerate(coalitions[first : first + size])}
             if finite := {k: model for k, model in made.items() if model is not None}:
-                yield [*finite], torch.stack([*finite.values()])
+                yield [*finite], torch.stack([*finite.values()]), None
 
     def _model(self, coalition: int) -> Tensor | None:
         """The model [G]; None: it leaves the range of numbers."""
@@ -354,7 +330,6 @@ def part_of(played: Played, coalition: int) -> Played:
     """A round as if only some of its clients had answered."""
     rows, cohort = span(members(coalition)), played.cohort
     names = ("updates", "buffer_updates", "ids", "sizes", "received", "kept", "held")
-    parts = {name: None if (x := getattr(cohort, name)) is None else x[rows] for name in names}
-    sizes = cohort.sizes[rows]
-    part = replace(cohort, **parts, weights=sizes / sizes.sum())
+    parts: dict[str, Any] = {name: None if (x := getattr(cohort, name)) is None else x[rows] for name in names}
+    part = replace(cohort, weights=parts["sizes"] / parts["sizes"].sum(), **parts)
     return Played(played.before, part, tree_map(lambda leaf: leaf[rows], played.reports))
