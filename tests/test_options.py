@@ -416,6 +416,7 @@ OTHERS = [
         {
             "--evaluator": ["--evaluator", "loo"],
             "--utility": ["--utility", "loss"],
+            "--retrain": ["--retrain"],
             "--budget": "test_worth.py",
             "--floor": (["--floor", "3"], "--floor has no effect"),
             "--output": (["--output", "x", "--json"], "--output has no effect"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import equipoise as eq
 from equipoise.analysis.contribution import FILE, contributions
-from equipoise.federation.worth import OTHERS, SERVER, UNTOLD, contradictions, validation_of
+from equipoise.federation.worth import OTHERS, SERVER, UNTOLD, contradictions, retrained, validation_of
 from equipoise.report.contribution import COPY, headline, sentences
 from equipoise.runs import directory as runs
 from equipoise.runs.configuration import configure
@@ -64,6 +64,25 @@ def test_values_sum_to_what_all_gained_and_training_is_as_without() -> None:
 def test_every_evaluator_finds_the_client_with_labels_at_random(evaluator: str) -> None:
     worth = eq.ledger(federation(), 2, evaluator, ["loss"])
     assert worth.values[:, 0].argmin() == N - 1
+
+
+def test_federations_of_coalitions_trained_from_the_start() -> None:
+    """Of nobody the first model, of everybody the run's own, of one the federation in which it is alone."""
+    fed, rounds = federation(), 2
+    worth = retrained(fed, rounds)
+    assert fed.progress.t == 0
+    assert worth.rounds.total.evaluations == 2**N
+    assert worth.values[:, 0].argmin() == N - 1
+    alone = retrained(fed, rounds, "alone", ["loss"]).values[0, 0]
+    before = loss(fed)
+    fed.fit(rounds, progress=False)
+    assert worth.values[:, 0].sum() == pytest.approx(before - loss(fed), abs=1e-12)
+    one = eq.Federation(
+        federation().network(), [samples(60)], "fedavg", eq.SGD(lr=0.1), names=[fed.names[0]],
+        batch_size=10, epochs=5, server_validation=samples(200),
+    )  # fmt: skip
+    one.fit(rounds, progress=False)
+    assert alone == pytest.approx(before - loss(one), abs=1e-12)
 
 
 def test_values_depend_on_the_seed_alone() -> None:

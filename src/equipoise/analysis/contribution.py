@@ -16,7 +16,7 @@ from equipoise.contribution import evaluators
 from equipoise.contribution.checks import indistinguishable, interval, pairs, stability
 from equipoise.contribution.rewards import Reward, reward
 from equipoise.federation.history import History
-from equipoise.federation.worth import Ledger, contradictions, ledger
+from equipoise.federation.worth import Ledger, contradictions, ledger, retrained
 from equipoise.records.record import Record, large
 from equipoise.report.contribution import page
 from equipoise.report.page import Page
@@ -87,6 +87,7 @@ class Contribution:
             },
             **every,
             "runs": len(self.runs),
+            "retrained": first["retrained"],
             "mean": _numbers(self.mean),
             "half": _numbers(self.half),
             "values": _numbers(self.values),
@@ -136,6 +137,7 @@ def contributions(
     evaluator: str = "auto",
     utilities: Sequence[str] = ("loss", "accuracy"),
     *,
+    retrain: bool = False,
     on_round: Progress | None = None,
 ) -> Contribution:
     """What each client gave in one run, or in runs of one method that differ by their seeds; each is trained once more.
@@ -148,6 +150,7 @@ def contributions(
     evaluator : of :data:`equipoise.contribution.evaluators.EVALUATORS`, also with options: ``"gtg(within=0.001)"``. ``auto`` is exact for ten
         clients in a round or fewer, and GTG-Shapley for more.
     utilities : ``loss`` (its decrease), ``accuracy``, and of groups ``worst``, ``std``, ``gap``.
+    retrain : train a federation of every coalition from the start, 2^N of N clients, and value these, not the updates of the run.
     on_round : called after each round with the rounds done and to do.
 
     Raises
@@ -162,7 +165,7 @@ def contributions(
     text, total = evaluators.text_of(evaluators.read(evaluator)), sum(config.rounds for config in configs)
     results, done = list[Content](), 0
     for path, config in zip(paths, configs, strict=True):
-        key = {"run": runs.identity(config), "evaluator": text, "utilities": [*utilities]}
+        key = {"run": runs.identity(config), "evaluator": text, "utilities": [*utilities], "retrained": retrain}
         if not (result := stored(path / FILE, "result", "about", key)):
             same = repeats(path)
 
@@ -171,8 +174,11 @@ def contributions(
                 if on_round is not None:
                     on_round(before + t + 1, total)
 
-            worth = ledger(again(config), config.rounds, evaluator, utilities, on_round=check)
-            result = [{"method": config.label, "got": _got(path, config), **measured(worth)}]
+            if retrain:
+                worth = retrained(again(config), config.rounds, evaluator, utilities, on_round=on_round)
+            else:
+                worth = ledger(again(config), config.rounds, evaluator, utilities, on_round=check)
+            result = [{"method": config.label, "retrained": retrain, "got": _got(path, config), **measured(worth)}]
             write_atomically(path / FILE, json.dumps({"about": key, "result": result}, indent=1))
         results += result
         done += config.rounds

@@ -17,6 +17,9 @@ def contribution(
     utility: list[str] | None = option(
         None, "What is valued: loss, accuracy, and of groups worst, std, gap. Repeatable [default: loss, accuracy]."
     ),
+    retrain: bool = option(
+        False, "Train a federation of every coalition from the start, 2^N of N clients, instead of the run once more."
+    ),
     budget: float | None = option(None, "Share this amount in proportion to the values by the first utility.", min=0.0),
     floor: float | None = option(None, "The least that everybody gets of --budget.", min=0.0),
     output: Path | None = option(
@@ -40,7 +43,7 @@ def contribution(
     suggestions.require_use({"--output": output and json_}, together="--json, which writes no files")
     paths = all_members(directories)
     with counted("rounds", shown=not json_) as on_round:
-        worth = contributions(paths, evaluator, utility or ("loss", "accuracy"), on_round=on_round)
+        worth = contributions(paths, evaluator, utility or ("loss", "accuracy"), retrain=retrain, on_round=on_round)
     document = worth.document()
     if budget is not None:
         shares = worth.reward(budget, floor or 0.0)

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from equipoise.contribution import evaluators
 from equipoise.contribution.completion import ComFedSV
-from equipoise.contribution.game import UNDEFINED, Evaluator, Game, Values
+from equipoise.contribution.game import UNDEFINED, Evaluator, Game, Values, members
 from equipoise.contribution.rounds import Rounds, sum_of_rounds
+from equipoise.core import draws
 from equipoise.core.maths import gram
+from equipoise.core.simulation import Presence
 from equipoise.data.samples import Samples, joined, loaded
-from equipoise.federation.coalitions import RoundGame, check_game, check_utilities
+from equipoise.federation.coalitions import RoundGame, check_game, check_utilities, utilities as of_models
+from equipoise.federation.evaluation import published
 from equipoise.federation.federation import Federation
 from equipoise.federation.round import Played, one_round
+from equipoise.federation.trial import begin
 from equipoise.records.record import Record
 from equipoise.system.errors import InputError, RunError
 from equipoise.system.grouping import grouped
@@ -117,13 +124,8 @@ def ledger(
     RunError : nothing to measure on, see :func:`validation_of`.
     InputError : a utility, or an evaluator, that is not there; a method without a model of all clients.
     """
-    check_whole("rounds", rounds, 1)
-    how = evaluators.read(evaluator) if isinstance(evaluator, str) else evaluator
-    check_game(fed.trial)
-    sets = validation_of(fed)
-    check_utilities(utilities, len(sets))
+    how, sets = _checked(fed, rounds, evaluator, utilities), validation_of(fed)
     n, seed = len(fed.names), fed.trial.settings.seed
-    fed.prepare(fed.progress.t + rounds, progress=False)
     completes, refused, products = isinstance(how, ComFedSV), 0, np.zeros((2, n, n))
     games, values = list[tuple[list[int], Game]](), list[tuple[list[int], Values]]()
     for _ in range(rounds):
@@ -159,6 +161,79 @@ def ledger(
         refused,
         cosines,
     )
+
+
+@dataclass(frozen=True)
+class _Only:
+    """Clients that come in every round; the others never do. It stands for :class:`equipoise.core.simulation.Presence`."""
+
+    clients: tuple[int, ...]
+    n: int
+    seed: int
+
+    def round(self, t: int, share: float) -> tuple[Tensor, Record]:
+        """The clients of round ``t``, and a record of the others."""
+        here = np.isin(np.arange(self.n), self.clients)
+        return draws.participants(self.seed, t, self.n, share, here), {}
+
+
+def retrained(
+    fed: Federation,
+    rounds: int,
+    evaluator: str | Evaluator = "exact",
+    utilities: Sequence[str] = ("loss", "accuracy"),
+    *,
+    on_round: Callable[[int, int], object] | None = None,
+) -> Ledger:
+    r"""What each client gives, from a federation of every coalition, trained from the first model as if the others had never come.
+
+    .. math:: U(S) = V(\theta^T_S), \quad U(\{\}) = V(\theta^0)
+
+    This is what values of rounds approximate; of n clients it takes 2^n times as long as the run.
+
+    Parameters
+    ----------
+    fed : it does not change.
+    rounds, evaluator, utilities : as in :func:`ledger`.
+    on_round : called with the rounds that are done, and those of the coalitions that are known to be needed.
+
+    Raises
+    ------
+    RunError, InputError : as in :func:`ledger`; clients that come and go.
+    """
+    how, sets, trial, n = _checked(fed, rounds, evaluator, utilities), validation_of(fed), fed.trial, len(fed.names)
+    if trial.presence is not None:
+        raise InputError(
+            "Clients come and go in this run, so a coalition has no run of its own. Value the rounds instead."
+        )
+    done = itertools.count(1)
+
+    def evaluate(coalitions: Sequence[int]) -> NDArray[np.float64]:
+        models = []
+        for coalition in coalitions:
+            only = cast(Presence, _Only(members(coalition), n, trial.settings.seed))
+            own, now = replace(trial, presence=only), begin(trial)
+            for _ in range(rounds if coalition else 0):
+                now, _ = one_round(own, now, rounds)
+                if on_round is not None:
+                    on_round(next(done), rounds * len(coalitions))
+            models.append(published(trial, now))
+        return of_models(trial, torch.stack(models), sets, utilities)
+
+    game = Game(n, evaluate, tuple(utilities))
+    values = sum_of_rounds(n, [(range(n), how(game, np.random.default_rng(trial.settings.seed)))])
+    sizes = {name: data.size for name, data in sets.items()}
+    return Ledger(fed.names, tuple(utilities), evaluators.text_of(how), sizes, values, 0, np.full((n, n), np.nan))
+
+
+def _checked(fed: Federation, rounds: int, evaluator: str | Evaluator, utilities: Sequence[str]) -> Evaluator:
+    """The evaluator, of a federation whose clients can be valued so; prepared for so many rounds more."""
+    check_whole("rounds", rounds, 1)
+    how = evaluators.read(evaluator) if isinstance(evaluator, str) else evaluator
+    check_game(fed.trial)
+    check_utilities(utilities, len(validation_of(fed)))
+    fed.prepare(fed.progress.t + rounds, progress=False)
+    return how
 
 
 def _cosines(played: Played) -> NDArray[np.float64]:

@@ -46,10 +46,11 @@ def headline(document: Content) -> str:
 
 def _how(document: Content) -> str:
     """By what evaluator, and of how many coalitions."""
+    how = "Coalitions were trained from the start. " * document["retrained"]
     counted = f"{document['evaluations']:,} of {document['coalitions']:,} coalitions"
     if document["evaluator"] in ("auto", "exact") and document["evaluations"] == document["coalitions"]:
-        return f"Exact Shapley values, of all {document['coalitions']:,} coalitions."
-    return f"Evaluator {document['evaluator'].replace('auto', 'gtg')}, by {counted}."
+        return f"{how}Exact Shapley values, of all {document['coalitions']:,} coalitions."
+    return f"{how}Evaluator {document['evaluator'].replace('auto', 'gtg')}, by {counted}."
 
 
 def sentences(document: Content) -> Iterator[str]:
@@ -77,16 +78,17 @@ def sentences(document: Content) -> Iterator[str]:
 def table(document: Content) -> Table:
     """A row per client: its value by each utility, and in how many rounds its updates counted."""
     utilities, got = range(len(document["utilities"])), document["got"]
-    titles = (*document["utilities"], "rounds", *(["got"] if got else []))
+    took = [] if document["retrained"] else ["rounds"]
+    titles = (*document["utilities"], *took, *(["got"] if got else []))
     rows = []
     for k in _order(document):
-        others = [str(document["attended"][k]), *([number(100 * got[k])] if got else [])]
+        others = [*[str(document["attended"][k])] * len(took), *([number(100 * got[k])] if got else [])]
         rows.append((document["clients"][k], (*(_shown(document, k, u) for u in utilities), *map(Cell, others))))
     everybody = [
         number(UNITS[u][0] * gain, UNITS[u][1], sign=True)
         for u, gain in zip(document["utilities"], document["gain"], strict=True)
     ]
-    total = ("all together", (*map(Cell, everybody), *[Cell(UNDEFINED)] * (1 + bool(got))))
+    total = ("all together", (*map(Cell, everybody), *[Cell(UNDEFINED)] * (len(took) + bool(got))))
     return Table(Grid(titles, (*rows, total)), "", "Client")
 
 
