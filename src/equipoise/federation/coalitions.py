@@ -17,19 +17,17 @@ from torch import Tensor
 
 from equipoise.contribution.game import Game, members
 from equipoise.core.maths import simplex
-from equipoise.core.model import Stacked
-from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.rule import Cohort, Combine, State
 from equipoise.core.tally import Tally, together
-from equipoise.data.samples import Samples, at_once
+from equipoise.data.samples import Samples
 from equipoise.federation.guard import ServerError
 from equipoise.federation.round import Played, combined, stepped
+from equipoise.federation.scoring import CHUNK, Mixture, Models, tally_of
 from equipoise.federation.trial import Trial
 from equipoise.system.errors import InputError, RunError
 from equipoise.system.suggestions import require_known
 from equipoise.system.tree import span, tree_map
 
-CHUNK = 32 << 20  # bytes of models at a time
 Numbers = NDArray[np.float64]
 
 # what is best when it is largest, from the tally of all samples, and the goodness [groups, S] in each group
@@ -59,37 +57,9 @@ def check_utilities(names: Sequence[str], groups: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """Models [S, G] that are sums: ``origin`` [G] + ``coefficients`` [S, K] of ``parts`` [K, G]."""
-
-    origin: Tensor
-    parts: Tensor
-    coefficients: Tensor
-
-    def __len__(self) -> int:
-        return len(self.coefficients)
-
-    def models(self) -> Tensor:
-        """[S, G]."""
-        return torch.addmm(self.origin, self.coefficients.to(self.parts), self.parts)
-
-
-def tally_of(trial: Trial, models: Tensor, data: Samples) -> Tally:
-    """What each of a stack of models [S, G] does on a data set."""
-    network, theta, buffers = Stacked(trial.model), models[:, : trial.model.n_params], models[:, trial.model.n_params :]
-    parts = list[Tally]()
-    for rows in torch.arange(data.size, device=models.device).split(at_once(data, EVALUATION_BATCH)):
-        batch = data.batch(rows, None)
-        x = tree_map(lambda leaf: leaf.expand(len(models), *leaf.shape), batch.x)
-        logits, _ = network.forward(theta, buffers.clone(), x)
-        parts.append(trial.model.task.tally(logits, batch.y.expand(len(models), -1)))
-    return together(parts)
-
-
-def utilities(trial: Trial, models: Tensor, sets: Mapping[str, Samples], names: Sequence[str]) -> Numbers:
+def utilities(trial: Trial, models: Models, sets: Mapping[str, Samples], names: Sequence[str]) -> Numbers:
     """Some of :data:`UTILITIES` of models [S, G] on the validation data of groups: [S, K]."""
-    tallies = [tally_of(trial, models, data) for data in sets.values()]
+    tallies = [tally_of(trial.model, models, data) for data in sets.values()]
     goodness = np.stack([tally.goodness.double().cpu().numpy() for tally in tallies])
     whole = together(tallies)
     return np.stack([UTILITIES[name](whole, goodness) for name in names], axis=1)
@@ -130,34 +100,40 @@ class RoundGame:
             every[places] = utilities(self.trial, models, self.sets, self.names)
         return np.where(np.isnan(every), -np.inf, every)
 
-    def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
+    def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Models]]:
         """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
 
         Raises
         ------
         RunError : the rules need more clients than a coalition has.
         """
-        vector, cohort = self.played.before.vector, self.played.cohort
+        vector, cohort, P = self.played.before.vector, self.played.cohort, self.trial.model.n_params
         parts = torch.cat([cohort.updates, cohort.buffer_updates], 1)
         size = max(1, CHUNK // max(1, vector.nbytes))
-        for first in range(0, len(coalitions), size):
-            models = vector.repeat(min(size, len(coalitions) - first), 1)
-            rows, coefficients, places = list[int](), list[Tensor](), list[int]()
-            for k, coalition in enumerate(coalitions[first : first + size]):
-                ways = self._combined(coalition)
-                if isinstance(ways, _Weights):
-                    rows.append(k)
-                    coefficients.append(ways.row)
-                elif ways is not None:
-                    models[k] = ways
-                if ways is not None:
-                    places.append(k)
-            if rows:
-                c = torch.stack(coefficients).to(parts)
-                P = self.trial.model.n_params
-                models[rows, :P] = torch.addmm(vector[:P], c[:, 0], parts[:, :P])
-                models[rows, P:] = torch.addmm(vector[P:], c[:, 1], parts[:, P:])
-            yield [first + k for k in places], models[places]
+        weighted, single = dict[int, Tensor](), dict[int, Tensor]()
+        for place, coalition in enumerate(coalitions):
+            way = self._combined(coalition)
+            if isinstance(way, _Weights):
+                weighted[place] = way.row
+            elif way is not None:
+                single[place] = way
+            if len(single) == size:
+                yield [*single], torch.stack([*single.values()])
+                single.clear()
+        if single:
+            yield [*single], torch.stack([*single.values()])
+        if not weighted:
+            return
+        c, places = torch.stack([*weighted.values()]).to(parts), [*weighted]
+        if len(vector) == P:
+            yield places, Mixture(vector, parts, c[:, 0].contiguous())
+            return
+        for first in range(0, len(c), size):
+            some = c[first : first + size]
+            both = [
+                torch.addmm(vector[at], some[:, k], parts[:, at]) for k, at in enumerate((slice(P), slice(P, None)))
+            ]
+            yield places[first : first + size], torch.cat(both, 1)
 
     def _combined(self, coalition: int) -> _Weights | Tensor | None:
         """The weights of the updates, if they are all that the rules change; else the model [G]; None: it leaves the range of numbers."""
@@ -208,8 +184,16 @@ class _Weights:
 def part_of(played: Played, coalition: int) -> Played:
     """A round as if only some of its clients had answered."""
     rows, cohort = span(members(coalition)), played.cohort
-    names = ("updates", "buffer_updates", "ids", "sizes", "received", "kept", "held")
-    parts = {name: None if (x := getattr(cohort, name)) is None else x[rows] for name in names}
     sizes = cohort.sizes[rows]
-    part = replace(cohort, **parts, weights=sizes / sizes.sum())
+    part = replace(
+        cohort,
+        updates=cohort.updates[rows],
+        buffer_updates=cohort.buffer_updates[rows],
+        ids=cohort.ids[rows],
+        sizes=sizes,
+        received=cohort.received[rows],
+        weights=sizes / sizes.sum(),
+        kept=cohort.kept[rows],
+        held=None if cohort.held is None else cohort.held[rows],
+    )
     return Played(played.before, part, tree_map(lambda leaf: leaf[rows], played.reports))
