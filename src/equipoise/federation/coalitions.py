@@ -25,15 +25,14 @@ from equipoise.core.tally import Tally, together
 from equipoise.data.samples import Samples
 from equipoise.federation.guard import ServerError
 from equipoise.federation.round import Played, combined, prepared, rewarded, stepped
-from equipoise.federation.scoring import Mixture, tally_of
+from equipoise.federation.scoring import CHUNK, Mixture, Models, tally_of
 from equipoise.federation.trial import Progression, Trial
 from equipoise.system.errors import InputError, RunError
 from equipoise.system.suggestions import require_known
 from equipoise.system.tree import span, tree_map
 
-CHUNK = 32 << 20  # bytes of models at a time
 Numbers = NDArray[np.float64]
-Made = tuple[list[int], Tensor, Mixture | None]
+Made = tuple[list[int], Models]
 
 # what is best when it is largest, from the tally of all samples, and the goodness [groups, S] in each group
 UTILITIES: Mapping[str, Callable[[Tally, Numbers], Numbers]] = {
@@ -62,11 +61,9 @@ def check_utilities(names: Sequence[str], groups: int) -> None:
         )
 
 
-def utilities(
-    trial: Trial, models: Tensor, sets: Mapping[str, Samples], names: Sequence[str], mixture: Mixture | None = None
-) -> Numbers:
+def utilities(trial: Trial, models: Models, sets: Mapping[str, Samples], names: Sequence[str]) -> Numbers:
     """Some of :data:`UTILITIES` of models [S, G] on the validation data of groups: [S, K]."""
-    tallies = [tally_of(trial, models, data, mixture) for data in sets.values()]
+    tallies = [tally_of(trial.model, models, data) for data in sets.values()]
     goodness = np.stack([tally.goodness.double().cpu().numpy() for tally in tallies])
     whole = together(tallies)
     return np.stack([UTILITIES[name](whole, goodness) for name in names], axis=1)
@@ -135,8 +132,8 @@ class Coalitions:
     def utilities(self, coalitions: Sequence[int]) -> Numbers:
         """[S, K]; minus infinity of a coalition whose model leaves the range of numbers."""
         every = np.full((len(coalitions), len(self.names)), -np.inf)
-        for places, models, mixture in self.models(coalitions):
-            every[places] = utilities(self.trial, models, self.sets, self.names, mixture)
+        for places, models in self.models(coalitions):
+            every[places] = utilities(self.trial, models, self.sets, self.names)
         return np.where(np.isnan(every), -np.inf, every)
 
     def published(self, vector: Tensor, server: Sequence[State]) -> Tensor:
@@ -176,36 +173,37 @@ class RoundGame(Coalitions):
         return self.played.before
 
     def models(self, coalitions: Sequence[int]) -> Iterator[Made]:
-        """The models [s, G] of coalitions, some at a time, with their places among these, and what they are sums of; without those that leave the range of numbers.
+        """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
 
         Raises
         ------
         RunError : the rules need more clients than a coalition has.
         """
-        vector, cohort = self.played.before.vector, self.played.cohort
-        parts, P = torch.cat([cohort.updates, cohort.buffer_updates], 1), self.trial.model.n_params
+        vector, cohort, P = self.played.before.vector, self.played.cohort, self.trial.model.n_params
+        parts = torch.cat([cohort.updates, cohort.buffer_updates], 1)
         size = max(1, CHUNK // max(1, vector.nbytes))
-        for first in range(0, len(coalitions), size):
-            models = vector.repeat(min(size, len(coalitions) - first), 1)
-            rows, coefficients, places = list[int](), list[Tensor](), list[int]()
-            for k, coalition in enumerate(coalitions[first : first + size]):
-                ways = self._combined(coalition)
-                if isinstance(ways, _Weights):
-                    rows.append(k)
-                    coefficients.append(ways.row)
-                elif ways is not None:
-                    models[k] = ways
-                if ways is not None:
-                    places.append(k)
-            if rows:
-                c = torch.stack(coefficients).to(parts)
-                models[rows, :P] = torch.addmm(vector[:P], c[:, 0], parts[:, :P])
-                models[rows, P:] = torch.addmm(vector[P:], c[:, 1], parts[:, P:])
-                finite = models.isfinite().all(1)
-                places = [k for k in places if finite[k]]
-            sums = len(rows) == len(places) and rows == places
-            mixture = Mixture(vector[:P], parts[:, :P], c[:, 0]) if sums and len(vector) == P else None
-            yield [first + k for k in places], models[places], mixture
+        weighted, single = dict[int, Tensor](), dict[int, Tensor]()
+        for place, coalition in enumerate(coalitions):
+            way = self._combined(coalition)
+            if isinstance(way, _Weights):
+                weighted[place] = way.row
+            elif way is not None:
+                single[place] = way
+            if len(single) == size:
+                yield [*single], torch.stack([*single.values()])
+                single.clear()
+        if single:
+            yield [*single], torch.stack([*single.values()])
+        if not weighted:
+            return
+        c, places = torch.stack([*weighted.values()]).to(parts), [*weighted]
+        if len(vector) == P:
+            yield places, Mixture(vector, parts, c[:, 0].contiguous())
+            return
+        for first in range(0, len(c), size):
+            some, ends = c[first : first + size], enumerate((slice(P), slice(P, None)))
+            models = torch.cat([torch.addmm(vector[at], some[:, k], parts[:, at]) for k, at in ends], 1)
+            yield places[first : first + size], models
 
     def _combined(self, coalition: int) -> _Weights | Tensor | None:
         """The weights of the updates, if they are all that the rules change; else the model [G]; None: it leaves the range of numbers."""
@@ -261,7 +259,7 @@ class RunGame(Coalitions):
         for first in range(0, len(coalitions), size):
             made = {first + k: self._model(coalition) for k, coalition in enumerate(coalitions[first : first + size])}
             if finite := {k: model for k, model in made.items() if model is not None}:
-                yield [*finite], torch.stack([*finite.values()]), None
+                yield [*finite], torch.stack([*finite.values()])
 
     def _model(self, coalition: int) -> Tensor | None:
         """The model [G]; None: it leaves the range of numbers."""

@@ -1,106 +1,192 @@
-"""What many models do on a data set, in one pass: dense networks by products over all models, others one model after the other."""
+r"""What many models of one network do on a data set, together: of dense networks by products of whole stacks, of others one after another.
+
+.. math:: z_1(\theta + \sum_k c_k u_k) = z_1(\theta) + \sum_k c_k z_1(u_k)
+
+So where models are sums of few vectors, the first layer is computed for these vectors only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from equipoise.core.dense import ACTIVATIONS, Dense
-from equipoise.core.model import Bound
+from equipoise.core.model import Bound, Model, Stacked
 from equipoise.core.oracle import EVALUATION_BATCH
-from equipoise.core.tally import ClassTally, Tally, together
+from equipoise.core.tally import Tally, together
 from equipoise.core.task import Classification
-from equipoise.data.batch import Inputs
+from equipoise.data.batch import Batch
 from equipoise.data.samples import Samples, at_once
-from equipoise.federation.trial import Trial
-from equipoise.system.threads import run_in_order
+from equipoise.system import threads
+from equipoise.system.tree import aligned, tree_map
 
-LAYER = 2 << 20  # bytes of what a layer gives for models at a time, so that they stay in the cache
+CHUNK = 32 << 20  # most bytes of models at a time, and of the first layer of all parts of a mixture
+CACHE = 2 << 20  # bytes of the widest layer of the models at a time: more leave the cache
+IMAGES = 32  # images at a time in a convolutional network: more leave the cache
+AT_ONCE = 64  # most models at a time
 
 
-class Mixture(NamedTuple):
-    """Of what models are sums: ``origin`` [G], and ``coefficients`` [S, K] of ``parts`` [K, G]."""
+@dataclass(frozen=True)
+class Mixture:
+    """Models [S, G] that are sums: ``origin`` [G] + ``coefficients`` [S, K] of ``parts`` [K, G]."""
 
     origin: Tensor
     parts: Tensor
     coefficients: Tensor
 
+    def __len__(self) -> int:
+        return len(self.coefficients)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Some of the models."""
+        return torch.addmm(self.origin, self.coefficients[rows], self.parts)
+
+
+Models = Tensor | Mixture
+Score = Callable[[slice], Tally]  # of some of the models
+
+
+def tally_of(model: Model, models: Models, data: Samples) -> Tally:
+    """What each of several models [S, G] does on a data set, as a tally of [S].
+
+    Threads share the models; the result does not depend on their number.
+    """
+    dense, item = model.dense, model.initial.element_size()
+    most, bytes_of_one = EVALUATION_BATCH, item * model.size
+    if dense is not None:
+        heights = [dense.shapes[layer.weight][0] for layer in dense.layers]
+        of_parts = item * heights[0] * (len(models.parts) + 1 if isinstance(models, Mixture) else 1)
+        most = max(1, min(most, CHUNK // of_parts))
+    most = at_once(data, most)
+    size = CHUNK // bytes_of_one
+    if dense is not None:
+        size = min(size, CACHE // (item * max(heights) * min(most, data.size)))
+    size = max(1, min(size, AT_ONCE))
+    chunks = [slice(first, min(first + size, len(models))) for first in range(0, len(models), size)]
+    tallies = list[Tally]()
+    for rows in torch.arange(data.size, device=model.initial.device).split(most):
+        batch = data.batch(rows, None)
+        if dense is not None:
+            make = partial(_given, _by_layers(model, _Stack(dense, models), batch))
+        else:
+            make = partial(_one_by_one if model.initial.device.type == "cpu" else _mapped, model, models, batch)
+        parts = threads.run_in_order(chunks, make, threads.allowed())
+        tallies.append(_stacked(parts))
+    return together(tallies)
+
+
+def _given(score: Score) -> Score:
+    return score
+
+
+def _stacked(parts: Sequence[Tally]) -> Tally:
+    """The tally of [S] from those of some of the models each."""
+    names = [part.name for part in fields(parts[0])]
+    return replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def _one_by_one(model: Model, models: Models, batch: Batch) -> Score:
+    """Models in turn, as views of their vectors."""
+    bound, P = Bound(model), model.n_params
+    inputs = batch.x.split(IMAGES) if model.convolutional and isinstance(batch.x, Tensor) else [batch.x]
+
+    def score(rows: slice) -> Tally:
+        logits = list[Tensor]()
+        for theta in aligned(models[rows]):
+            buffers = theta[P:].clone()
+            logits.append(torch.cat([bound.forward(theta[:P], buffers, x)[0] for x in inputs]))
+        return model.task.tally(torch.stack(logits), batch.y.expand(len(logits), -1))
+
+    return score
+
+
+def _mapped(model: Model, models: Models, batch: Batch) -> Score:
+    """Models by ``torch.vmap``, on a GPU."""
+    network, P = Stacked(model), model.n_params
+
+    def score(rows: slice) -> Tally:
+        some = models[rows]
+        x = tree_map(lambda leaf: leaf.expand(len(some), *leaf.shape), batch.x)
+        logits, _ = network.forward(some[:, :P], some[:, P:].clone(), x)
+        return model.task.tally(logits, batch.y.expand(len(some), -1))
+
+    return score
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The tensors of several dense networks."""
+
+    dense: Dense
+    models: Models
+
+    @cached_property
+    def _cut(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors of all models; or those of the origin and of the parts."""
+        if isinstance(self.models, Tensor):
+            return self.dense.cut(self.models), []
+        return self.dense.cut(self.models.origin), self.dense.cut(self.models.parts)
+
+    def tensor(self, place: int | None, rows: slice) -> Tensor | None:
+        """A tensor of some of the models [s, ...]; None: there is none."""
+        if place is None:
+            return None
+        start = self._cut[0][place]
+        if isinstance(self.models, Tensor):
+            return start[rows]
+        flat = torch.addmm(start.flatten(), self.models.coefficients[rows], self._cut[1][place].flatten(1))
+        return flat.view(-1, *start.shape)
+
+    def first(self, x: Tensor) -> Callable[[slice], Tensor]:
+        """The first layer of some of the models [s, H, B], before its activation; they have the same inputs [d, B]."""
+        weight, bias, _ = self.dense.layers[0]
+        if isinstance(self.models, Tensor) or len(self.models.parts) + 1 >= len(x):
+            return lambda rows: _first(cast(Tensor, self.tensor(weight, rows)), self.tensor(bias, rows), x)
+        starts, parts = self._cut
+        W, b = (None if k is None else torch.cat([starts[k][None], parts[k]]) for k in (weight, bias))
+        z, c = _first(cast(Tensor, W), b, x), self.models.coefficients
+        origin, changes = z[0].flatten(), z[1:].flatten(1)
+        return lambda rows: torch.addmm(origin, c[rows], changes).view(-1, *z.shape[1:])
+
+
+def _first(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """A layer [s, H, B] with the same inputs [d, B] for all models, as one product."""
+    z = (weight.flatten(0, 1) @ x).view(*weight.shape[:2], -1)
+    return z if bias is None else z.add_(bias.unsqueeze(-1))
+
 
 @torch.no_grad()
-def tally_of(trial: Trial, models: Tensor, data: Samples, mixture: Mixture | None = None) -> Tally:
-    """What each of a stack of models [S, G] does on a data set; of what they are sums may be known."""
-    dense, task = trial.model.dense, trial.model.task
-    parts = list[Tally]()
-    for rows in torch.arange(data.size, device=models.device).split(at_once(data, EVALUATION_BATCH)):
-        batch = data.batch(rows, None)
-        if dense is not None and type(task) is Classification:
-            parts.append(_by_class(_dense(dense, models, cast(Tensor, batch.x), mixture), batch.y))
-        elif dense is not None:
-            outputs = torch.cat([*_dense(dense, models, cast(Tensor, batch.x), mixture)]).mT
-            parts.append(task.tally(outputs, batch.y.expand(len(models), -1)))
-        else:
-            parts.append(task.tally(_one_by_one(trial, models, batch.x), batch.y.expand(len(models), -1)))
-    return together(parts)
+def _by_layers(model: Model, stack: _Stack, batch: Batch) -> Score:
+    """Dense networks by products of stacks, whose samples are the last axis, [s, H, B]."""
+    first = stack.first(cast(Tensor, batch.x).flatten(1).mT.contiguous())
 
-
-def _one_by_one(trial: Trial, models: Tensor, x: Inputs) -> Tensor:
-    """The outputs [S, B, C] of models, computed by all workers, on which no bit depends."""
-    P = trial.model.n_params
-
-    def make() -> Callable[[int], Tensor]:
-        bound = Bound(trial.model)
-        return lambda k: bound.forward(models[k, :P], models[k, P:].clone(), x)[0]
-
-    return torch.stack(run_in_order(range(len(models)), make, trial.workers))
-
-
-def _dense(dense: Dense, models: Tensor, x: Tensor, mixture: Mixture | None) -> Iterator[Tensor]:
-    """The outputs [s, C, B] of dense networks for the same inputs x [B, ...], some models at a time."""
-    tensors, x = dense.cut(models), x.flatten(1).mT.contiguous()
-    widest = max(tensors[layer.weight].shape[1] for layer in dense.layers)
-    first = _first(dense, tensors, x, mixture)
-    for some in torch.arange(len(models)).split(max(1, LAYER // (widest * x.shape[1] * x.element_size()))):
-        part = slice(int(some[0]), int(some[-1]) + 1)
-        h = first(part)
-        for place, (weight, bias, activations) in enumerate(dense.layers):
-            if place and bias is not None:
-                h = torch.baddbmm(tensors[bias][part].unsqueeze(-1), tensors[weight][part], h)
-            elif place:
-                h = tensors[weight][part] @ h
+    @torch.no_grad()
+    def score(rows: slice) -> Tally:
+        z = first(rows)
+        for k, (weight, bias, activations) in enumerate(stack.dense.layers):
+            if k:
+                W, b = cast(Tensor, stack.tensor(weight, rows)), stack.tensor(bias, rows)
+                z = W @ z if b is None else torch.baddbmm(b.unsqueeze(-1), W, z)
             for activation in activations:
-                h = ACTIVATIONS[activation].forward(h)
-        yield h
+                z = ACTIVATIONS[activation].forward(z)
+        y = batch.y.expand(len(z), -1)
+        return _classes(z, y) if type(model.task) is Classification else model.task.tally(z.mT, y)
+
+    return score
 
 
-def _first(dense: Dense, tensors: Sequence[Tensor], x: Tensor, mixture: Mixture | None) -> Callable[[slice], Tensor]:
-    """What the first layer gives of inputs x [D, B] for some models [s, H, B]: one product, or sums of those of a mixture, if they are fewer."""
-    weight, bias, _ = dense.layers[0]
-    width, D = tensors[weight].shape[1:]
-
-    def affine(own: Sequence[Tensor]) -> Tensor:
-        h = (own[weight].reshape(-1, D) @ x).view(-1, width, x.shape[1])
-        return h if bias is None else h.add_(own[bias].reshape(-1, width, 1))
-
-    if mixture is None or len(mixture.parts) + 1 >= D:
-        return lambda part: affine([t[part] for t in tensors])
-    origin, parts = (affine(dense.cut(v)).flatten(1) for v in (mixture.origin[None], mixture.parts))
-    c = mixture.coefficients.to(parts)
-    return lambda part: torch.addmm(origin, c[part], parts).view(-1, width, x.shape[1])
-
-
-def _by_class(outputs: Iterator[Tensor], y: Tensor) -> ClassTally:
-    """The tally of classifiers with outputs [s, C, B]: sums over the last axis would cost more than the products."""
-    sums = list[Sequence[Tensor]]()
-    for logits in outputs:
-        top, predicted = logits.max(1)
-        right = logits.gather(1, y.expand(len(logits), 1, -1)).squeeze(1)
-        losses = (logits - top.unsqueeze(1)).exp_().sum(1).log_() + (
-            top - right
-        )  # logsumexp less the logit of the class
-        sums.append((losses.double().mean(-1) * len(y), predicted.masked_fill_(~top.isfinite(), -1)))
-    loss, predicted = (torch.cat(parts) for parts in zip(*sums, strict=True))
-    labels = y.expand_as(predicted)
-    return ClassTally.of(loss, predicted, labels, torch.ones_like(labels, dtype=torch.bool), logits.shape[1])
+def _classes(z: Tensor, y: Tensor) -> Tally:
+    """What :meth:`equipoise.core.task.Task.tally` gives of a classification, for logits [s, C, B] whose classes are not last."""
+    C, B = z.shape[1:]
+    top = z.amax(1)
+    below = z - top.unsqueeze(1)  # 0 where it is the largest
+    chosen = below.sign().mul_(C).sub_(torch.arange(C).to(z).unsqueeze(-1)).amax(1).neg_()  # the lowest class of these
+    predicted = chosen.where(top.isfinite(), -1).long()
+    losses = below.exp().sum(1).log_() - below.gather(1, y.unsqueeze(1)).squeeze(1)
+    loss = losses.double().mean(-1) * B  # as there
+    return Classification.sums.of(loss, predicted, y, torch.ones_like(y, dtype=torch.bool), C)
