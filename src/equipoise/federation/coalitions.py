@@ -7,6 +7,7 @@ r"""The models that a round would have given to coalitions of its clients, by th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -115,7 +116,7 @@ def check_game(trial: Trial) -> None:
         )
 
 
-class Coalitions:
+class Coalitions(ABC):
     """A game of coalitions of clients.
 
     Raises
@@ -126,9 +127,25 @@ class Coalitions:
     trial: Trial
     sets: Mapping[str, Samples]
     names: tuple[str, ...]
-    ids: Sequence[int]  # the clients that are its players, in their order
-    before: Progression  # where nobody has added anything
-    models: Callable[[Sequence[int]], Iterator[tuple[list[int], Tensor]]]
+
+    @property
+    @abstractmethod
+    def ids(self) -> list[int]:
+        """The clients that are its players, in their order."""
+
+    @property
+    @abstractmethod
+    def before(self) -> Progression:
+        """The state to which nobody has added anything."""
+
+    @abstractmethod
+    def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
+        """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
+
+        Raises
+        ------
+        RunError : the rules need more clients than a coalition has.
+        """
 
     def __post_init__(self) -> None:
         check_game(self.trial)
@@ -141,15 +158,17 @@ class Coalitions:
         ------
         InputError : one of these two is not finite (its kind is ``contribution.game.UNDEFINED``).
         """
-        game = Game(len(self.ids), self.utilities, self.names, self.scale())
-        if not np.isfinite([*map(self.utilities, ([0], [game.everyone]))]).all():
+        ends = 0, (1 << len(self.ids)) - 1
+        U = self.utilities(ends)
+        if not np.isfinite(U).all():
             which = f"round {self.before.t}" if isinstance(self, RoundGame) else "the run"
             raise InputError(
                 f"The model before {which}, or the one after it, has utilities that are no finite numbers ({', '.join(self.names)}), "
                 "so no client has a value. Leave it out.",
                 UNDEFINED,
             )
-        return game
+        evaluated = dict(zip(ends, U, strict=True))
+        return Game(len(self.ids), self.utilities, self.names, self.scale(), evaluated)
 
     def scale(self) -> Numbers:
         """The loss of the model of nobody for a loss, otherwise 1 [K]."""
@@ -191,22 +210,17 @@ class RoundGame(Coalitions):
     names: tuple[str, ...]
 
     @property
-    def ids(self) -> list[int]:  # type: ignore[override]
+    def ids(self) -> list[int]:
         """The clients that count."""
         return self.played.cohort.ids.tolist()
 
     @property
-    def before(self) -> Progression:  # type: ignore[override]
+    def before(self) -> Progression:
         """The state at the beginning of the round."""
         return self.played.before
 
     def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
-        """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
-
-        Raises
-        ------
-        RunError : the rules need more clients than a coalition has.
-        """
+        """As the base says; where the rules only weigh the updates, as one product."""
         vector, cohort = self.played.before.vector, self.played.cohort
         parts = torch.cat([cohort.updates, cohort.buffer_updates], 1)
         size = max(1, CHUNK // max(1, vector.nbytes))
@@ -270,17 +284,17 @@ class RunGame(Coalitions):
     names: tuple[str, ...]
 
     @cached_property
-    def ids(self) -> list[int]:  # type: ignore[override]
+    def ids(self) -> list[int]:
         """The clients that counted in a round."""
         return sorted({m for played in self.rounds for m in played.cohort.ids.tolist()})
 
     @property
-    def before(self) -> Progression:  # type: ignore[override]
+    def before(self) -> Progression:
         """The state at the beginning of the first round."""
         return self.rounds[0].before
 
     def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
-        """As :meth:`RoundGame.models`."""
+        """As the base says, one after the other."""
         size = max(1, CHUNK // max(1, self.before.vector.nbytes))
         for first in range(0, len(coalitions), size):
             made = {first + k: self._model(coalition) for k, coalition in enumerate(coalitions[first : first + size])}
