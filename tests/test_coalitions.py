@@ -99,7 +99,7 @@ def game_of(fed: eq.Federation, played: Played, *names: str) -> RoundGame:
     return RoundGame(fed.trial, played, sets(fed), names or ("loss", "accuracy"))
 
 
-def models(game: coalitions.Coalitions, *asked: int) -> list[Tensor]:
+def models(game: RunGame, *asked: int) -> list[Tensor]:
     """The models of coalitions, which all have one."""
     found = {place: model for places, some in game.models(asked) for place, model in zip(places, some, strict=True)}
     return [found[k] for k in range(len(asked))]
@@ -414,7 +414,7 @@ def test_a_rule_that_needs_more_clients_is_refused_in_words() -> None:
 
 # the game of a run
 def run_game(fed: eq.Federation, rounds: list[Recorded], *names: str) -> RunGame:
-    return RunGame(fed.trial, [each.played for each in rounds], sets(fed), names or ("loss", "accuracy"))
+    return RunGame(fed.trial, tuple(each.played for each in rounds), sets(fed), names or ("loss", "accuracy"))
 
 
 @pytest.mark.parametrize("name", fast_first(NAMES, FAST - {"fedheal+clipping"}))
