@@ -208,6 +208,19 @@ def test_utilities_are_those_of_the_evaluation() -> None:
     assert game.scale() == pytest.approx([-game.game()([0])[0, 0], 1, 1, 1, 1])
 
 
+def test_running_variances_stay_above_zero() -> None:
+    fed = made("fedavg", "batchnorm", participation=1.0)
+    played = recorded(fed, 1)[0].played
+    P, at = fed.model.n_params, fed.model.variances
+    vector, changes = played.before.vector.clone(), played.cohort.buffer_updates.clone()
+    vector[at] = 1e3 / 3
+    changes[:, [k - P for k in at]] = -1e3 / 3
+    gone = Played(replace(played.before, vector=vector), replace(played.cohort, buffer_updates=changes), played.reports)
+    found = torch.stack(models(game_of(fed, gone), *range(1, 32)))[:, at]
+    assert float(found.min()) == 0
+    assert float(found.max()) < 1e-12 * 1e3
+
+
 # who is a player
 def valued(fed: eq.Federation, played: Played, *names: str) -> Values:
     return Exact()(game_of(fed, played, *names).game())
@@ -265,6 +278,24 @@ def test_a_round_without_clients_has_no_game() -> None:
     now, _ = one_round(trial, fed.progress, 1, played.append)
     assert played == []
     assert torch.equal(now.vector, fed.progress.vector)
+
+
+def test_without_rounds_there_is_no_game() -> None:
+    fed = made("fedavg")
+    with pytest.raises(InputError, match="No client took part"):
+        RunGame(fed.trial, (), sets(fed), ("loss",))
+
+
+def test_there_may_be_more_than_64_clients() -> None:
+    updates = 0.3 * torch.randn(70, 73, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    fed = made("fedavg", engine=scripted([updates]), participation=1.0, sizes=(5,) * 70)
+    played: list[Played] = []
+    one_round(fed.trial, fed.progress, 1, played.append)
+    game = game_of(fed, played[0])
+    values = LeaveOneOut()(game.game())
+    without = fed.progress.vector + updates[:69].mean(0)
+    U = coalitions.utilities(fed.trial, without[None], sets(fed), game.names)[0]
+    assert values.values[69] == pytest.approx(game.game()([game.game().everyone])[0] - U, abs=1e-9)
 
 
 # axioms

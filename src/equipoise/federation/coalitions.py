@@ -143,6 +143,8 @@ class RunGame:
     def __post_init__(self) -> None:
         check_game(self.trial)
         check_utilities(self.names, len(self.sets))
+        if not self.rounds:
+            raise InputError("No client took part in a round of which the updates are known, so there is no game.")
 
     @cached_property
     def ids(self) -> list[int]:
@@ -185,7 +187,7 @@ class RunGame:
         RunError : the rules need more clients than a coalition has.
         """
         vector, cohort, P = self.rounds[0].before.vector, self.rounds[0].cohort, self.trial.model.n_params
-        size = max(1, CHUNK // max(1, vector.nbytes))
+        size, at = max(1, CHUNK // max(1, vector.nbytes)), self.trial.model.variances
         for first in range(0, len(coalitions), size):
             models = vector.repeat(min(size, len(coalitions) - first), 1)
             weighted = dict[int, Tensor]()
@@ -199,6 +201,7 @@ class RunGame:
                 rows, c = [*weighted], torch.stack([*weighted.values()]).to(models)
                 models[rows, :P] = torch.addmm(vector[:P], c[:, 0], cohort.updates)
                 models[rows, P:] = torch.addmm(vector[P:], c[:, 1], cohort.buffer_updates)
+                models[:, at] = models[:, at].clamp(min=0)  # means of variances, except for rounding
             places = models.isfinite().all(1).nonzero()[:, 0].tolist()
             yield [first + k for k in places], models[places]
 
