@@ -34,10 +34,19 @@ from helpers import REPRESENTATIVE, fast_first, federation, in_one, samples, scr
 
 ROUNDS = 3
 WITHOUT = [name for name in METHODS if not Method.of(name).sharing.federated]
-SUMS = ["fedheal+clipping", "scaffold+median", "fedprox+cgsv:released", "moon+multi-krum", "qffl:full+fedavgm"]
+SUMS = [
+    "afl(averaged=true)",  # whose model is known after the rewards only
+    "fedheal+clipping",
+    "scaffold+median",
+    "fedprox+cgsv:released",
+    "moon+multi-krum",
+    "qffl:full+fedavgm",
+]
 NAMES = [name for name in METHODS if name not in WITHOUT] + SUMS
 FAST = {
     *REPRESENTATIVE,
+    "afl(averaged=true)",
+    "feddyn",
     "fedavg",
     "qffl",
     "clipping",
