@@ -502,3 +502,22 @@ def test_a_run_that_was_resumed_has_the_same_games(tmp_path: Path) -> None:
     fresh = made("scaffold+fedavgm")
     fresh.resume(tmp_path)
     assert (game(fresh).values == game(first).values).all()
+
+
+@dataclass(frozen=True)
+class Buffers(Rule):
+    """Average the buffers of the first client only."""
+
+    owns = frozenset({"mask"})
+
+    def aggregate(self, state: State, cohort: Cohort) -> tuple[State, Cohort]:
+        first = torch.arange(len(cohort.ids)) == 0
+        return state, replace(cohort, buffer_mask=first[:, None].expand_as(cohort.buffer_updates))
+
+
+def test_a_mask_of_the_buffers_alone_is_kept() -> None:
+    fed = made(Buffers(), "batchnorm")
+    each = recorded(fed, 1)[0]
+    P = fed.model.n_params
+    model, cohort = models(game_of(fed, each.played), 6)[0], each.played.cohort
+    torch.testing.assert_close(model[P:], each.before.vector[P:] + cohort.buffer_updates[1], rtol=0, atol=CLOSE)

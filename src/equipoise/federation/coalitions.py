@@ -122,7 +122,8 @@ class RunGame:
 
     Of all rounds of a run it is the one-round reconstruction (OR) of Song et al. 2019. The server's state is carried from round to round as the
     rules leave it for the coalition; a round in which nobody of it took part adds nothing. Coordinates that clients keep to themselves have the
-    server's values in every coalition.
+    server's values in every coalition. What is predicted is the class with the largest output, whatever a rule decides instead
+    (:meth:`equipoise.Rule.decide`).
 
     Parameters
     ----------
