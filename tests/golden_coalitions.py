@@ -76,7 +76,9 @@ def values_of(game: RunGame) -> tuple[Values, Fields]:
 def models(game: RunGame) -> list[list[float]]:
     """Those of all coalitions, of which each has one."""
     parts = [
-        (place, model) for some in game.models(range(1 << len(game.ids))) for place, model in zip(*some, strict=True)
+        (place, model)
+        for some in game.models(range(1 << len(game.ids)))
+        for place, model in zip(*some[:2], strict=True)
     ]
     assert [place for place, _ in sorted(parts, key=lambda part: part[0])] == [*range(1 << len(game.ids))]
     return [model.tolist() for _, model in sorted(parts, key=lambda part: part[0])]

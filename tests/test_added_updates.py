@@ -32,7 +32,9 @@ def data(spoilt: int | None = None) -> list[tuple[Tensor, Tensor]]:
     return [(own, torch.randint(0, 3, (len(own),), generator=draw)) for own in x]
 
 
-def federation(method: str = "fedavg", *, norm: bool = False, spoilt: int | None = None, **options: object) -> eq.Federation:
+def federation(
+    method: str = "fedavg", *, norm: bool = False, spoilt: int | None = None, **options: object
+) -> eq.Federation:
     solver = eq.SGD(lr=0.1, momentum=0.9)
     return eq.Federation(network(norm=norm), data(spoilt), method, solver, batch_size=4, **options)  # type: ignore[arg-type]
 
@@ -80,7 +82,8 @@ def test_the_mean_is_that_of_the_matrix(
     apart = trained(federation(text, norm=norm, participation=0.6, engine=how))
     monkeypatch.setattr(rounds, "MATRIX", 0)
     together = trained(federation(text, norm=norm, participation=0.6, engine=how))
-    assert rows[:3] == [7, 7, 7] and rows[3:] == ([0, 0, 0] if rounds.only_mean(federation(text).trial, N) else [7] * 3)
+    assert rows[:3] == [7, 7, 7]
+    assert rows[3:] == ([0, 0, 0] if rounds.only_mean(federation(text).trial, N) else [7] * 3)
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
 
 
@@ -115,7 +118,8 @@ def test_whoever_looks_at_single_updates_gets_them(
 ) -> None:
     fed = federation(method, **options)  # type: ignore[arg-type]
     fed.fit(1, progress=False)
-    assert rows == [N] and not rounds.only_mean(fed.trial, N)
+    assert rows == [N]
+    assert not rounds.only_mean(fed.trial, N)
 
 
 def negative(answer: Answer) -> Answer:
@@ -147,8 +151,10 @@ def test_who_is_left_out_does_not_count(fault: str, how: str, rows: list[int], m
     assert rows == [N] * 3 + [0] * 3
     torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
     for before, after in zip(one.records, other.records, strict=True):
-        assert before["quarantined"] == after["quarantined"] and [q["client"] for q in after["quarantined"]] == [4]
-        assert before["ids"] == after["ids"] and before["weights"] == after["weights"]
+        assert before["quarantined"] == after["quarantined"]
+        assert [q["client"] for q in after["quarantined"]] == [4]
+        assert before["ids"] == after["ids"]
+        assert before["weights"] == after["weights"]
 
 
 def test_updates_that_are_added_need_no_memory(added: None, monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

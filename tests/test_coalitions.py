@@ -110,7 +110,7 @@ def game_of(fed: eq.Federation, played: Played, *names: str) -> RoundGame:
 
 def models(game: RunGame, *asked: int) -> list[Tensor]:
     """The models of coalitions, which all have one."""
-    found = {place: model for places, some in game.models(asked) for place, model in zip(places, some, strict=True)}
+    found = {place: model for places, some, _ in game.models(asked) for place, model in zip(places, some, strict=True)}
     return [found[k] for k in range(len(asked))]
 
 
@@ -419,7 +419,7 @@ class Alone(Rule):
 def test_models_that_are_no_numbers_have_no_place(to: float) -> None:
     fed = made(Alone(to))
     game = game_of(fed, recorded(fed, 1)[0].played)
-    places = [place for some, _ in game.models(range(16)) for place in some]
+    places = [place for some, *_ in game.models(range(16)) for place in some]
     assert [place for place in range(16) if place.bit_count() != 1] == places
     assert {*Exact()(made_game := game.game()).notes.items()} == {("clipped", 4)}
     assert made_game.clipped == (1, 2, 4, 8)

@@ -411,6 +411,18 @@ OTHERS = [
         },
         ("equipoise.analysis.landscape:states",),
     ),
+    Base(
+        "contribution runs/a",
+        {
+            "--evaluator": ["--evaluator", "loo"],
+            "--utility": ["--utility", "loss"],
+            "--budget": "test_worth.py",
+            "--floor": (["--floor", "3"], "--floor has no effect"),
+            "--output": (["--output", "x", "--json"], "--output has no effect"),
+            "--json": (["--json", "--output", "x"], "--output has no effect"),
+        },
+        ("equipoise.analysis.contribution:contributions",),
+    ),
     Base("data list", {"--json": ["--json"]}),
     Base(
         "data check mnist",

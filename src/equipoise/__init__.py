@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from equipoise.analysis.contribution import contributions
     from equipoise.bundle.predictor import load
     from equipoise.core.model import Model
     from equipoise.core.rates import Cosine, Exponential, Step
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from equipoise.federation.method import Method, MethodError, parse
     from equipoise.federation.stopping import EarlyStopping
     from equipoise.federation.thresholds import Threshold, choose_threshold
+    from equipoise.federation.worth import ledger
     from equipoise.methods import METHODS
     from equipoise.metrics.classification import Measure
     from equipoise.networks import NETWORKS, build as network
@@ -45,6 +47,7 @@ if os.environ.get("EQUIPOISE_KEEP_MEMORY") != "0":
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 _HOMES = {  # the public names of each module; two have another name there
+    "analysis.contribution": ("contributions",),
     "bundle.predictor": ("load",),
     "core.model": ("Model",),
     "core.rates": ("Cosine", "Exponential", "Step"),
@@ -61,6 +64,7 @@ _HOMES = {  # the public names of each module; two have another name there
     "federation.method": ("Method", "MethodError", "parse"),
     "federation.stopping": ("EarlyStopping",),
     "federation.thresholds": ("Threshold", "choose_threshold"),
+    "federation.worth": ("ledger",),
     "methods": ("METHODS",),
     "metrics.classification": ("Measure",),
     "networks": ("NETWORKS", "network"),
@@ -81,7 +85,7 @@ __all__ = [
     "ForecastError", "History", "Images", "Lazy", "Measure", "Method", "MethodError", "Model", "OfPeople", "Out",
     "QuorumError", "Regression", "Rule", "Scenario", "Settings", "Setup", "SharedSchema", "Step", "Threshold",
     "Tracking", "Tuning", "Visit", "among", "audit", "check_rule", "choice", "choose_threshold", "compare",
-    "forecast", "load", "log_uniform", "network", "number", "parse", "scenario", "track", "tune", "uniform",
+    "contributions", "forecast", "ledger", "load", "log_uniform", "network", "number", "parse", "scenario", "track", "tune", "uniform",
 ]  # fmt: skip
 
 

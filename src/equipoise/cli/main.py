@@ -27,7 +27,19 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from equipoise import __version__
-from equipoise.cli import analyse, completion, console, data, flower, pack, privacy, report, reproduce, schema
+from equipoise.cli import (
+    analyse,
+    completion,
+    console,
+    contribution,
+    data,
+    flower,
+    pack,
+    privacy,
+    report,
+    reproduce,
+    schema,
+)
 from equipoise.cli.export import export, predict, threshold
 from equipoise.cli.init import OPTIONS, init
 from equipoise.cli.listing import methods, scenarios
@@ -85,6 +97,7 @@ COMMANDS: dict[Callable[..., Any], str] = {  # with an example
     export: "equipoise export runs/fedsac-digits-pow-seed0 --client all",
     threshold: "equipoise threshold runs/first --sensitivity 0.9",
     predict: "equipoise predict heart-model patients.csv --output predictions.csv",
+    contribution.contribution: "equipoise contribution runs/compare-heart/fedavg-seed0 --evaluator gtg --utility loss --utility worst",
     report.audit: "equipoise audit predictions.csv --label y --probability p --group sex --group race",
     methods: "equipoise methods fedheal",
     scenarios: "equipoise scenarios --json",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,12 @@ from torch import Tensor
 
 from equipoise.contribution.game import UNDEFINED, Game, coalition_of, members
 from equipoise.core.maths import simplex
-from equipoise.core.model import Stacked
-from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.rule import Cohort, Combine, State
 from equipoise.core.tally import Tally, together
-from equipoise.data.samples import Samples, at_once
+from equipoise.data.samples import Samples
 from equipoise.federation.guard import ServerError
 from equipoise.federation.round import Played, combined, prepared, rewarded, stepped
+from equipoise.federation.scoring import Mixture, tally_of
 from equipoise.federation.trial import Progression, Trial
 from equipoise.system.errors import InputError, RunError
 from equipoise.system.suggestions import require_known
@@ -32,6 +32,7 @@ from equipoise.system.tree import span, tree_map
 
 CHUNK = 32 << 20  # bytes of models at a time
 Numbers = NDArray[np.float64]
+Made = tuple[list[int], Tensor, Mixture | None]
 
 # what is best when it is largest, from the tally of all samples, and the goodness [groups, S] in each group
 UTILITIES: Mapping[str, Callable[[Tally, Numbers], Numbers]] = {
@@ -60,37 +61,11 @@ def check_utilities(names: Sequence[str], groups: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """Models [S, G] that are sums: ``origin`` [G] + ``coefficients`` [S, K] of ``parts`` [K, G]."""
-
-    origin: Tensor
-    parts: Tensor
-    coefficients: Tensor
-
-    def __len__(self) -> int:
-        return len(self.coefficients)
-
-    def models(self) -> Tensor:
-        """[S, G]."""
-        return torch.addmm(self.origin, self.coefficients.to(self.parts), self.parts)
-
-
-def tally_of(trial: Trial, models: Tensor, data: Samples) -> Tally:
-    """What each of a stack of models [S, G] does on a data set."""
-    network, theta, buffers = Stacked(trial.model), models[:, : trial.model.n_params], models[:, trial.model.n_params :]
-    parts = list[Tally]()
-    for rows in torch.arange(data.size, device=models.device).split(at_once(data, EVALUATION_BATCH)):
-        batch = data.batch(rows, None)
-        x = tree_map(lambda leaf: leaf.expand(len(models), *leaf.shape), batch.x)
-        logits, _ = network.forward(theta, buffers.clone(), x)
-        parts.append(trial.model.task.tally(logits, batch.y.expand(len(models), -1)))
-    return together(parts)
-
-
-def utilities(trial: Trial, models: Tensor, sets: Mapping[str, Samples], names: Sequence[str]) -> Numbers:
+def utilities(
+    trial: Trial, models: Tensor, sets: Mapping[str, Samples], names: Sequence[str], mixture: Mixture | None = None
+) -> Numbers:
     """Some of :data:`UTILITIES` of models [S, G] on the validation data of groups: [S, K]."""
-    tallies = [tally_of(trial, models, data) for data in sets.values()]
+    tallies = [tally_of(trial, models, data, mixture) for data in sets.values()]
     goodness = np.stack([tally.goodness.double().cpu().numpy() for tally in tallies])
     whole = together(tallies)
     return np.stack([UTILITIES[name](whole, goodness) for name in names], axis=1)
@@ -176,12 +151,12 @@ class RunGame:
     def utilities(self, coalitions: Sequence[int]) -> Numbers:
         """[S, K]; minus infinity of a coalition whose model leaves the range of numbers."""
         every = np.full((len(coalitions), len(self.names)), -np.inf)
-        for places, models in self.models(coalitions):
-            every[places] = utilities(self.trial, models, self.sets, self.names)
+        for places, models, mixture in self.models(coalitions):
+            every[places] = utilities(self.trial, models, self.sets, self.names, mixture)
         return np.where(np.isnan(every), -np.inf, every)
 
-    def models(self, coalitions: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
-        """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
+    def models(self, coalitions: Sequence[int]) -> Iterator[Made]:
+        """The models [s, G] of coalitions, some at a time, with their places among these, and what they are sums of; without those that leave the range of numbers.
 
         Raises
         ------
@@ -204,7 +179,9 @@ class RunGame:
                 models[rows, P:] = torch.addmm(vector[P:], c[:, 1], cohort.buffer_updates)
                 models[:, at] = models[:, at].clamp(min=0)  # means of variances, except for rounding
             places = models.isfinite().all(1).nonzero()[:, 0].tolist()
-            yield [first + k for k in places], models[places]
+            sums = [*weighted] == places and len(vector) == P
+            mixture = Mixture(vector, cohort.updates, c[:, 0]) if sums and places else None
+            yield [first + k for k in places], models[places], mixture
 
     def _model(self, coalition: int) -> _Weights | Tensor | None:
         """The model [G], or of one round the weights of the updates, if they are all that the rules change; None: it leaves the range of numbers."""
@@ -287,7 +264,6 @@ def part_of(played: Played, coalition: int) -> Played:
     """A round as if only some of its clients had answered."""
     rows, cohort = span(members(coalition)), played.cohort
     names = ("updates", "buffer_updates", "ids", "sizes", "received", "kept", "held")
-    parts = {name: None if (x := getattr(cohort, name)) is None else x[rows] for name in names}
-    sizes = cohort.sizes[rows]
-    part = replace(cohort, **parts, weights=sizes / sizes.sum())
+    parts: dict[str, Any] = {name: None if (x := getattr(cohort, name)) is None else x[rows] for name in names}
+    part = replace(cohort, weights=parts["sizes"] / parts["sizes"].sum(), **parts)
     return Played(played.before, part, tree_map(lambda leaf: leaf[rows], played.reports))

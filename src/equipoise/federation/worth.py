@@ -1,0 +1,184 @@
+"""What each client of a run gave: the values of the clients in the games of its rounds, measured on rows that nobody trained on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.contribution import evaluators
+from equipoise.contribution.completion import ComFedSV
+from equipoise.contribution.game import UNDEFINED, Evaluator, Game, Values
+from equipoise.contribution.rounds import Rounds, sum_of_rounds
+from equipoise.core.maths import gram
+from equipoise.data.samples import Samples, joined, loaded
+from equipoise.federation.coalitions import RoundGame, check_utilities
+from equipoise.federation.federation import Federation
+from equipoise.federation.round import Played, one_round
+from equipoise.records.record import Record
+from equipoise.system.errors import InputError, RunError
+from equipoise.system.grouping import grouped
+from equipoise.system.ranges import check_whole
+
+UNTOLD = "no validation data"  # the kind of the error where contributions have nothing to be measured on
+OTHERS = "others"  # groups of few samples, together
+SERVER = "the server's own data"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What each client gave over a run, and in each round.
+
+    Parameters
+    ----------
+    clients : their names.
+    utilities : what the values are of, see :data:`equipoise.federation.coalitions.UTILITIES`.
+    evaluator : how they are computed, as text.
+    measured_on : validation samples by group.
+    rounds : the values by round, and their sum. Its ``total`` has what everybody together changed, and how many coalitions were evaluated.
+    refused : rounds without values, because a utility is not a number.
+    cosines : mean cosine of the updates of each two clients over the rounds in which both were [N, N]; NaN if there were none.
+    """
+
+    clients: tuple[str, ...]
+    utilities: tuple[str, ...]
+    evaluator: str
+    measured_on: Mapping[str, int]
+    rounds: Rounds
+    refused: int
+    cosines: NDArray[np.float64]
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The values of the clients [N, K] over all rounds; NaN of one that was in none."""
+        return self.rounds.total.values
+
+    @property
+    def alike(self) -> tuple[str, str, float] | None:
+        """The two clients whose updates are most alike, and their mean cosine: 1 of a copy; None without two."""
+        upper = np.where(np.triu(np.ones_like(self.cosines, dtype=bool), 1), self.cosines, np.nan)
+        if np.isnan(upper).all():
+            return None
+        i, j = np.unravel_index(int(np.nanargmax(upper)), upper.shape)
+        return self.clients[i], self.clients[j], float(upper[i, j])
+
+
+def validation_of(fed: Federation) -> dict[str, Samples]:
+    """What contributions are measured on, by group: what clients hold out, or the server's own data; never test data.
+
+    Groups of fewer samples than ``least_group`` count together.
+
+    Raises
+    ------
+    RunError : there are no such data.
+    """
+    if (held := fed.held) is not None:
+        names = held.groups or fed.names
+        sets = {
+            name: joined(parts)
+            for name, parts in grouped((n, loaded(d)) for n, d in zip(names, held.sets, strict=True) if d).items()
+        }
+    elif (own := fed.inputs.server_validation) is not None:
+        sets = {SERVER: own}
+    else:
+        raise RunError(
+            "What clients are worth is measured on samples that nobody trains on, never on test samples, and here are none. Let clients "
+            "hold some out: --validation 0.2, in Python validation=0.2.",
+            UNTOLD,
+        )
+    small = [name for name, data in sets.items() if data.persons < fed.least_group]
+    large = {name: data for name, data in sets.items() if name not in small}
+    return large | ({OTHERS: joined([sets[name] for name in small])} if small else {})
+
+
+def ledger(
+    fed: Federation,
+    rounds: int,
+    evaluator: str | Evaluator = "auto",
+    utilities: Sequence[str] = ("loss", "accuracy"),
+    *,
+    on_round: Callable[[int, Record], object] | None = None,
+) -> Ledger:
+    """Train a federation, and value what each client gives in every round.
+
+    Parameters
+    ----------
+    fed : it trains as without this.
+    rounds : >= 1.
+    evaluator : of :data:`equipoise.contribution.evaluators.EVALUATORS`, also with options as text. Random numbers follow from the seed.
+    utilities : of :data:`equipoise.federation.coalitions.UTILITIES`.
+    on_round : called with the number of each round and its record.
+
+    Raises
+    ------
+    RunError : nothing to measure on, see :func:`validation_of`; a method without a model of all clients.
+    InputError : a utility, or an evaluator, that is not there.
+    """
+    check_whole("rounds", rounds, 1)
+    how = evaluators.read(evaluator) if isinstance(evaluator, str) else evaluator
+    sets = validation_of(fed)
+    check_utilities(utilities, len(sets))
+    if not fed.method.sharing.global_model:
+        raise RunError(
+            f"{fed.method} has no model of all clients, so nobody contributes to one. Choose another method."
+        )
+    n, seed = len(fed.names), fed.trial.settings.seed
+    fed.prepare(fed.progress.t + rounds, progress=False)
+    completes, refused, products = isinstance(how, ComFedSV), 0, np.zeros((2, n, n))
+    games, values = list[tuple[list[int], Game]](), list[tuple[list[int], Values]]()
+    for _ in range(rounds):
+        played = list[Played]()
+        following, record = one_round(fed.trial, fed.progress, fed.trial.rounds, played.append)
+        for each in played:
+            ids = each.cohort.ids.tolist()
+            products[:, np.array(ids)[:, None], ids] += np.stack([cosines := _cosines(each), np.ones_like(cosines)])
+            try:
+                game = RoundGame(fed.trial, each, sets, tuple(utilities)).game()
+                if completes:  # from all rounds together
+                    games.append((ids, game))
+                else:
+                    values.append((ids, how(game, np.random.default_rng([seed, each.cohort.t]))))
+            except InputError as error:
+                if error.kind != UNDEFINED:
+                    raise
+                refused += 1
+        fed.progress = following
+        if on_round is not None:
+            on_round(record["round"], record)
+    if not games and not values:
+        raise RunError("No round has clients whose updates count, so nobody is worth anything.")
+    summed = how(n, games, np.random.default_rng(seed)) if completes else sum_of_rounds(n, values)
+    with np.errstate(invalid="ignore"):
+        cosines = products[0] / products[1]
+    return Ledger(
+        fed.names,
+        tuple(utilities),
+        evaluators.text_of(how),
+        {name: d.size for name, d in sets.items()},
+        summed,
+        refused,
+        cosines,
+    )
+
+
+def _cosines(played: Played) -> NDArray[np.float64]:
+    """The cosines of the updates of a round [M, M]; 0 of a zero update."""
+    products = gram(played.cohort.updates).double().cpu().numpy()
+    lengths = np.sqrt(np.diag(products))
+    both = np.outer(lengths, lengths)
+    return np.asarray(np.divide(products, both, out=np.zeros_like(products), where=both > 0))
+
+
+def contradictions(
+    clients: Sequence[str], utilities: Sequence[str], values: NDArray[np.float64]
+) -> Iterator[tuple[str, str, str]]:
+    """Clients whose value [N, K] is the largest by one utility and the least by another: name, utility, utility."""
+    if len(present := np.flatnonzero(~np.isnan(values[:, 0]))) < 3:
+        return
+    best, worst = present[values[present].argmax(0)], present[values[present].argmin(0)]
+    for k, j in itertools.permutations(range(len(utilities)), 2):
+        if best[k] == worst[j]:
+            yield clients[best[k]], utilities[k], utilities[j]
