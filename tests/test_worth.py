@@ -85,7 +85,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(RunError, match=r"never on test samples.*--validation 0.2") as refused:
         eq.ledger(federation(server_validation=None), 1)
     assert refused.value.kind == UNTOLD
-    with pytest.raises(RunError, match="standalone has no model of all clients"):
+    with pytest.raises(InputError, match="standalone: its clients share no model"):
         eq.ledger(federation("standalone"), 1)
     with pytest.raises(InputError, match="worst compares groups"):
         eq.ledger(federation(), 1, utilities=["worst"])

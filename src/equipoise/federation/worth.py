@@ -15,7 +15,7 @@ from equipoise.contribution.game import UNDEFINED, Evaluator, Game, Values
 from equipoise.contribution.rounds import Rounds, sum_of_rounds
 from equipoise.core.maths import gram
 from equipoise.data.samples import Samples, joined, loaded
-from equipoise.federation.coalitions import RoundGame, check_utilities
+from equipoise.federation.coalitions import RoundGame, check_game, check_utilities
 from equipoise.federation.federation import Federation
 from equipoise.federation.round import Played, one_round
 from equipoise.records.record import Record
@@ -114,17 +114,14 @@ def ledger(
 
     Raises
     ------
-    RunError : nothing to measure on, see :func:`validation_of`; a method without a model of all clients.
-    InputError : a utility, or an evaluator, that is not there.
+    RunError : nothing to measure on, see :func:`validation_of`.
+    InputError : a utility, or an evaluator, that is not there; a method without a model of all clients.
     """
     check_whole("rounds", rounds, 1)
     how = evaluators.read(evaluator) if isinstance(evaluator, str) else evaluator
+    check_game(fed.trial)
     sets = validation_of(fed)
     check_utilities(utilities, len(sets))
-    if not fed.method.sharing.global_model:
-        raise RunError(
-            f"{fed.method} has no model of all clients, so nobody contributes to one. Choose another method."
-        )
     n, seed = len(fed.names), fed.trial.settings.seed
     fed.prepare(fed.progress.t + rounds, progress=False)
     completes, refused, products = isinstance(how, ComFedSV), 0, np.zeros((2, n, n))
