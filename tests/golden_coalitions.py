@@ -14,7 +14,7 @@ from equipoise.contribution.game import Values
 from equipoise.contribution.rounds import sum_of_rounds
 from equipoise.data.samples import Samples
 from equipoise.engines.job import Answer, Job
-from equipoise.federation.coalitions import Coalitions, RoundGame, RunGame
+from equipoise.federation.coalitions import RoundGame, RunGame
 from equipoise.federation.round import Played, one_round
 from helpers import tensor
 
@@ -65,7 +65,7 @@ def groups(i: Inputs) -> dict[str, Tensor]:
     return {str(g): (of == g).nonzero()[:, 0] for g in of.unique().tolist()}
 
 
-def values_of(game: Coalitions) -> tuple[Values, Fields]:
+def values_of(game: RunGame) -> tuple[Values, Fields]:
     """The Shapley values, and by the name of each utility those of all coalitions."""
     made = game.game()
     values = Exact()(made)
@@ -73,12 +73,12 @@ def values_of(game: Coalitions) -> tuple[Values, Fields]:
     return values, {name: table[:, k] for k, name in enumerate(game.names)}
 
 
-def models(game: Coalitions) -> list[list[float]]:
+def models(game: RunGame) -> list[list[float]]:
     """Those of all coalitions, of which each has one."""
     parts = [
         (place, model)
-        for some in game.models(range(1 << len(game.ids)))
-        for place, model in zip(*some[:2], strict=True)
+        for places, some in game.models(range(1 << len(game.ids)))
+        for place, model in zip(places, some[:], strict=True)
     ]
     assert [place for place, _ in sorted(parts, key=lambda part: part[0])] == [*range(1 << len(game.ids))]
     return [model.tolist() for _, model in sorted(parts, key=lambda part: part[0])]
@@ -122,7 +122,7 @@ def absent(i: Inputs) -> Fields:
 
 def run(i: Inputs) -> Fields:
     fed, rounds = played(i, "fedavg", i["updates"])
-    game = RunGame(fed.trial, rounds, sets(fed), ("loss",))
+    game = RunGame(fed.trial, tuple(rounds), sets(fed), ("loss",))
     phi, table = values_of(game)
     return {"models": models(game), "loss": -table["loss"], "phi_loss": phi.values[:, 0]}
 

@@ -8,7 +8,6 @@ r"""The models that a round would have given to coalitions of its clients, by th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -87,24 +86,43 @@ def check_game(trial: Trial) -> None:
         )
 
 
-class Coalitions:
-    """A game of coalitions of clients.
+@dataclass(frozen=True)
+class RunGame:
+    r"""The game of rounds with the updates that were recorded, in which nobody trains again.
+
+    .. math:: U(S) = V\big(\theta^0 + \sum_t R_t(S \cap I_t)\big)
+
+    Of all rounds of a run it is the one-round reconstruction (OR) of Song et al. 2019. The server's state is carried from round to round as the
+    rules leave it for the coalition; a round in which nobody of it took part adds nothing. Coordinates that clients keep to themselves have the
+    server's values in every coalition. What is predicted is the class with the largest output, whatever a rule decides instead
+    (:meth:`equipoise.Rule.decide`).
+
+    Parameters
+    ----------
+    trial, rounds : the rounds, in their order, at least one.
+    sets : validation data by group.
+    names : of :data:`UTILITIES`.
 
     Raises
     ------
-    InputError : there are no such models, or no such utilities.
+    InputError : coalitions have no models, or there are no such utilities.
     """
 
     trial: Trial
+    rounds: tuple[Played, ...]
     sets: Mapping[str, Samples]
     names: tuple[str, ...]
-    ids: Sequence[int]  # the clients that are its players, in their order
-    before: Progression  # where nobody has added anything
-    models: Callable[[Sequence[int]], Iterator[Made]]
 
     def __post_init__(self) -> None:
         check_game(self.trial)
         check_utilities(self.names, len(self.sets))
+        if not self.rounds:
+            raise InputError("No client took part in a round of which the updates are known, so there is no game.")
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """The players: the clients that counted in a round, ascending."""
+        return sorted({m for played in self.rounds for m in played.cohort.ids.tolist()})
 
     def game(self) -> Game:
         """The game with the utilities of nobody and of everybody, which are those of the run.
@@ -113,19 +131,17 @@ class Coalitions:
         ------
         InputError : one of these two is not finite (its kind is ``contribution.game.UNDEFINED``).
         """
-        game = Game(len(self.ids), self.utilities, self.names, self.scale())
-        if not np.isfinite([*map(self.utilities, ([0], [game.everyone]))]).all():
-            which = f"round {self.before.t}" if isinstance(self, RoundGame) else "the run"
-            raise InputError(
-                f"The model before {which}, or the one after it, has utilities that are no finite numbers ({', '.join(self.names)}), "
-                "so no client has a value. Leave it out.",
-                UNDEFINED,
-            )
-        return game
+        ends = 0, (1 << len(self.ids)) - 1
+        U = self.utilities(ends)
+        if not np.isfinite(U).all():
+            rounds = " to ".join(str(t) for t in sorted({self.rounds[k].before.t for k in (0, -1)}))
+            text = f"The model before or after round {rounds} has utilities ({', '.join(self.names)}) that are no finite numbers"
+            raise InputError(f"{text}, so no client has a value. Leave it out.", UNDEFINED)
+        return Game(len(self.ids), self.utilities, self.names, self.scale(), dict(zip(ends, U, strict=True)))
 
     def scale(self) -> Numbers:
         """The loss of the model of nobody for a loss, otherwise 1 [K]."""
-        before = self.published(self.before.vector, self.before.server)
+        before = self._published(self.rounds[0].before)
         loss = abs(utilities(self.trial, before[None], self.sets, ["loss"])[0, 0])
         return np.array([loss if name == "loss" else 1.0 for name in self.names])
 
@@ -136,42 +152,6 @@ class Coalitions:
             every[places] = utilities(self.trial, models, self.sets, self.names)
         return np.where(np.isnan(every), -np.inf, every)
 
-    def published(self, vector: Tensor, server: Sequence[State]) -> Tensor:
-        """The model [G] that is tested where this one is broadcast."""
-        theta = vector[: self.trial.model.n_params]
-        for rule, state in zip(self.trial.method.rules, server, strict=True):
-            theta = rule.publish(theta, state)
-        return torch.cat([theta, vector[self.trial.model.n_params :]])
-
-
-@dataclass(frozen=True)
-class RoundGame(Coalitions):
-    """The game of a round: its players are the clients that count in it, in the order of the cohort.
-
-    Coordinates that clients keep to themselves have the server's values in every coalition.
-
-    Parameters
-    ----------
-    trial, played : the round.
-    sets : validation data by group.
-    names : of :data:`UTILITIES`.
-    """
-
-    trial: Trial
-    played: Played
-    sets: Mapping[str, Samples]
-    names: tuple[str, ...]
-
-    @property
-    def ids(self) -> list[int]:  # type: ignore[override]
-        """The clients that count."""
-        return self.played.cohort.ids.tolist()
-
-    @property
-    def before(self) -> Progression:  # type: ignore[override]
-        """The state at the beginning of the round."""
-        return self.played.before
-
     def models(self, coalitions: Sequence[int]) -> Iterator[Made]:
         """The models [s, G] of coalitions, some at a time, with their places among these; without those that leave the range of numbers.
 
@@ -179,16 +159,17 @@ class RoundGame(Coalitions):
         ------
         RunError : the rules need more clients than a coalition has.
         """
-        vector, cohort, P = self.played.before.vector, self.played.cohort, self.trial.model.n_params
-        parts = torch.cat([cohort.updates, cohort.buffer_updates], 1)
-        size = max(1, CHUNK // max(1, vector.nbytes))
+        vector, cohort, P = self.rounds[0].before.vector, self.rounds[0].cohort, self.trial.model.n_params
+        size, at = max(1, CHUNK // max(1, vector.nbytes)), self.trial.model.variances
         weighted, single = dict[int, Tensor](), dict[int, Tensor]()
         for place, coalition in enumerate(coalitions):
-            way = self._combined(coalition)
-            if isinstance(way, _Weights):
-                weighted[place] = way.row
-            elif way is not None:
-                single[place] = way
+            model = self._model(coalition)
+            if model is None or not bool((model.row if isinstance(model, _Weights) else model).isfinite().all()):
+                continue
+            if isinstance(model, _Weights):
+                weighted[place] = model.row
+            else:
+                single[place] = model
             if len(single) == size:
                 yield [*single], torch.stack([*single.values()])
                 single.clear()
@@ -196,111 +177,71 @@ class RoundGame(Coalitions):
             yield [*single], torch.stack([*single.values()])
         if not weighted:
             return
-        c, places = torch.stack([*weighted.values()]).to(parts), [*weighted]
+        c, places = torch.stack([*weighted.values()]).to(vector), [*weighted]
         if len(vector) == P:
-            yield places, Mixture(vector, parts, c[:, 0].contiguous())
+            yield places, Mixture(vector, cohort.updates, c[:, 0].contiguous())
             return
         for first in range(0, len(c), size):
-            some, ends = c[first : first + size], enumerate((slice(P), slice(P, None)))
-            models = torch.cat([torch.addmm(vector[at], some[:, k], parts[:, at]) for k, at in ends], 1)
+            some = c[first : first + size]
+            ends = (vector[:P], some[:, 0], cohort.updates), (vector[P:], some[:, 1], cohort.buffer_updates)
+            models = torch.cat([torch.addmm(*end) for end in ends], 1)
+            models[:, at] = models[:, at].clamp(min=0)  # means of variances, except for rounding
             yield places[first : first + size], models
 
-    def _combined(self, coalition: int) -> _Weights | Tensor | None:
-        """The weights of the updates, if they are all that the rules change; else the model [G]; None: it leaves the range of numbers."""
-        before, cohort = self.before, self.played.cohort
-        if not cohort.sizes[[*members(coalition)]].sum() > 0:
-            return self.published(before.vector, before.server)
-        part = part_of(self.played, coalition)
-        with _defined(len(part.cohort.ids), len(cohort.ids)):
+    def _model(self, coalition: int) -> _Weights | Tensor | None:
+        """The model [G], or of one round the weights of the updates, if they are all that the rules change; None: it leaves the range of numbers."""
+        chosen, now = {self.ids[k] for k in members(coalition)}, self.rounds[0].before
+        simple = len(self.rounds) == 1 and len(chosen) < len(self.ids) and not self.trial.method.overriding("publish")
+        for played in self.rounds:
+            rows = [k for k, m in enumerate(played.cohort.ids.tolist()) if m in chosen]
+            if not played.cohort.sizes[rows].sum() > 0:
+                continue
+            part = part_of(played, coalition_of(rows))
             try:
-                server, combination = combined(self.trial, part)
-                everyone = len(part.cohort.ids) == len(cohort.ids)
-                if _plain(part.cohort, combination) and not everyone and not self.trial.method.overriding("publish"):
-                    return _Weights.of(combination, members(coalition), len(cohort.ids))
-                return self.published(stepped(self.trial, before, combination), server)
+                heard, server, cohort = self._heard(part, now)
+                if simple and _plain(heard, cohort):
+                    return _Weights.of(cohort, rows, len(self.ids))
+                now = self._next(now, part.before, cohort, server)
             except ServerError:
                 return None
+            except RunError as error:
+                n = len(played.cohort.ids)
+                loo = " Or take the evaluator loo, which leaves out one client at a time." * (len(rows) < n - 1)
+                text = f"A coalition of {len(rows)} of {n} clients has no model: {error}{loo}"
+                raise RunError(text, error.kind) from error
+        return self._published(now)
 
+    def _heard(self, part: Played, now: Progression) -> tuple[Cohort, list[State], Cohort]:
+        """The cohort of some clients of a round, and the server's state and the cohort when the rules have combined them."""
+        cohort = replace(part.cohort, theta=now.vector[: self.trial.model.n_params])
+        server = now.server
+        if part.before is not self.rounds[0].before:  # which is prepared
+            at = replace(now, t=cohort.t)
+            server = prepared(self.trial, at, cohort.ids, cohort.received, cohort.rounds).server
+        # who was absent has buffers that differ from the recorded model's
+        return cohort, *combined(self.trial, Played(replace(part.before, server=server), cohort, part.reports))
 
-@dataclass(frozen=True)
-class RunGame(Coalitions):
-    r"""The game of all rounds at once, with the updates that were recorded: one-round reconstruction (OR) of Song et al. 2019.
-
-    .. math:: U(S) = V\big(\theta^0 + \sum_t R_t(S \cap I_t)\big)
-
-    Nobody trains again. The server's state is carried from round to round as the rules leave it for the coalition; a round in which nobody of
-    it took part adds nothing. Players are the clients that counted in some round, in ascending order.
-
-    Parameters
-    ----------
-    trial, rounds : the rounds, in their order, at least one.
-    sets : validation data by group.
-    names : of :data:`UTILITIES`.
-    """
-
-    trial: Trial
-    rounds: Sequence[Played]
-    sets: Mapping[str, Samples]
-    names: tuple[str, ...]
-
-    @cached_property
-    def ids(self) -> list[int]:  # type: ignore[override]
-        """The clients that counted in a round."""
-        return sorted({m for played in self.rounds for m in played.cohort.ids.tolist()})
-
-    @property
-    def before(self) -> Progression:  # type: ignore[override]
-        """The state at the beginning of the first round."""
-        return self.rounds[0].before
-
-    def models(self, coalitions: Sequence[int]) -> Iterator[Made]:
-        """As :meth:`RoundGame.models`."""
-        size = max(1, CHUNK // max(1, self.before.vector.nbytes))
-        for first in range(0, len(coalitions), size):
-            made = {first + k: self._model(coalition) for k, coalition in enumerate(coalitions[first : first + size])}
-            if finite := {k: model for k, model in made.items() if model is not None}:
-                yield [*finite], torch.stack([*finite.values()])
-
-    def _model(self, coalition: int) -> Tensor | None:
-        """The model [G]; None: it leaves the range of numbers."""
-        chosen, now = {self.ids[k] for k in members(coalition)}, self.before
-        try:
-            for played in self.rounds:
-                if present := coalition_of(k for k, m in enumerate(played.cohort.ids.tolist()) if m in chosen):
-                    with _defined(present.bit_count(), len(played.cohort.ids)):
-                        now = self._next(played, present, now)
-        except ServerError:
-            return None
-        return self.published(now.vector, now.server)
-
-    def _next(self, played: Played, present: int, now: Progression) -> Progression:
-        """What the server remembers after a round of the clients ``present``."""
-        part, P = part_of(played, present), self.trial.model.n_params
-        cohort = replace(part.cohort, theta=now.vector[:P])
-        if played is not self.rounds[0]:  # whose state is prepared
-            now = replace(now, t=cohort.t)
-            now = prepared(self.trial, now, cohort.ids, cohort.received, cohort.rounds)
-        recorded = replace(
-            played.before, server=now.server
-        )  # relative to its model are the buffers of those who were absent
-        server, cohort = combined(self.trial, Played(recorded, cohort, part.reports))
+    def _next(self, now: Progression, before: Progression, cohort: Cohort, server: list[State]) -> Progression:
+        """What the server remembers after a round of which this is ``before`` in the run."""
         vector = stepped(self.trial, now, cohort)
         if self.trial.method.overriding("reward"):
-            done = replace(cohort, theta=vector[:P])
-            server, *_ = rewarded(self.trial, played.before, done, vector, server)
+            done = replace(cohort, theta=vector[: self.trial.model.n_params])
+            server, *_ = rewarded(self.trial, before, done, vector, server)
         return replace(now, vector=vector, server=server)
 
+    def _published(self, now: Progression) -> Tensor:
+        """The model [G] that is tested where this one is broadcast."""
+        theta = now.vector[: self.trial.model.n_params]
+        for rule, state in zip(self.trial.method.rules, now.server, strict=True):
+            theta = rule.publish(theta, state)
+        return torch.cat([theta, now.vector[self.trial.model.n_params :]])
 
-@contextmanager
-def _defined(size: int, n: int) -> Iterator[None]:
-    """Say of a rule that refuses ``size`` of the ``n`` clients of a round what that means for a game."""
-    try:
-        yield
-    except ServerError:
-        raise
-    except RunError as error:
-        loo = " Or take the evaluator loo, which leaves out one client at a time." if size < n - 1 else ""
-        raise RunError(f"A coalition of {size} of {n} clients has no model: {error}{loo}", error.kind) from error
+
+class RoundGame(RunGame):
+    """The game of one round, whose players are the clients that count in it: see :class:`RunGame`."""
+
+    def __init__(self, trial: Trial, played: Played, sets: Mapping[str, Samples], names: tuple[str, ...]) -> None:
+        super().__init__(trial, (played,), sets, names)
 
 
 def _plain(before: Cohort, after: Cohort) -> bool:
