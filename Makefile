@@ -86,6 +86,7 @@ bench: $(SITES)
 	$(BIN)/python benchmarks/images.py --write
 	$(BIN)/python benchmarks/recording.py --write
 	$(BIN)/python benchmarks/tables.py --write
+	$(BIN)/python benchmarks/contribution.py --write
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/peers/run.py --write

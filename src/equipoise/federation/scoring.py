@@ -14,6 +14,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from equipoise.core.dense import ACTIVATIONS, Dense
 from equipoise.core.model import Bound, Model, Stacked
@@ -126,32 +127,33 @@ class _Stack:
     models: Models
 
     @cached_property
-    def _cut(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The tensors of all models; or those of the origin and of the parts."""
+    def tensors(self) -> list[Tensor]:
+        """The tensors of all models [S, ...]; or those of the origin and of the parts [K + 1, ...]."""
         if isinstance(self.models, Tensor):
-            return self.dense.cut(self.models), []
-        return self.dense.cut(self.models.origin), self.dense.cut(self.models.parts)
+            return self.dense.cut(self.models)
+        return self.dense.cut(torch.cat([self.models.origin[None], self.models.parts]))
+
+    @cached_property
+    def factors(self) -> Tensor | None:
+        """Of the origin, which are 1, and of the parts [S, K + 1]; None: the models are no mixture."""
+        return None if isinstance(self.models, Tensor) else functional.pad(self.models.coefficients, (1, 0), value=1.0)
 
     def tensor(self, place: int | None, rows: slice) -> Tensor | None:
         """A tensor of some of the models [s, ...]; None: there is none."""
         if place is None:
             return None
-        start = self._cut[0][place]
-        if isinstance(self.models, Tensor):
-            return start[rows]
-        flat = torch.addmm(start.flatten(), self.models.coefficients[rows], self._cut[1][place].flatten(1))
-        return flat.view(-1, *start.shape)
+        x = self.tensors[place]
+        return x[rows] if self.factors is None else (self.factors[rows] @ x.flatten(1)).view(-1, *x.shape[1:])
 
     def first(self, x: Tensor) -> Callable[[slice], Tensor]:
         """The first layer of some of the models [s, H, B], before its activation; they have the same inputs [d, B]."""
         weight, bias, _ = self.dense.layers[0]
-        if isinstance(self.models, Tensor) or len(self.models.parts) + 1 >= len(x):
+        factors = self.factors
+        if factors is None or factors.shape[1] >= len(x):
             return lambda rows: _first(cast(Tensor, self.tensor(weight, rows)), self.tensor(bias, rows), x)
-        starts, parts = self._cut
-        W, b = (None if k is None else torch.cat([starts[k][None], parts[k]]) for k in (weight, bias))
-        z, c = _first(cast(Tensor, W), b, x), self.models.coefficients
-        origin, changes = z[0].flatten(), z[1:].flatten(1)
-        return lambda rows: torch.addmm(origin, c[rows], changes).view(-1, *z.shape[1:])
+        z = _first(self.tensors[weight], None if bias is None else self.tensors[bias], x)
+        flat = z.flatten(1)
+        return lambda rows: (factors[rows] @ flat).view(-1, *z.shape[1:])
 
 
 def _first(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
@@ -173,7 +175,7 @@ def _by_layers(model: Model, stack: _Stack, batch: Batch) -> Score:
                 W, b = cast(Tensor, stack.tensor(weight, rows)), stack.tensor(bias, rows)
                 z = W @ z if b is None else torch.baddbmm(b.unsqueeze(-1), W, z)
             for activation in activations:
-                z = ACTIVATIONS[activation].forward(z)
+                z = z.relu_() if activation == "ReLU" else ACTIVATIONS[activation].forward(z)
         y = batch.y.expand(len(z), -1)
         return _classes(z, y) if type(model.task) is Classification else model.task.tally(z.mT, y)
 
@@ -187,6 +189,7 @@ def _classes(z: Tensor, y: Tensor) -> Tally:
     below = z - top.unsqueeze(1)  # 0 where it is the largest
     chosen = below.sign().mul_(C).sub_(torch.arange(C).to(z).unsqueeze(-1)).amax(1).neg_()  # the lowest class of these
     predicted = chosen.where(top.isfinite(), -1).long()
-    losses = below.exp().sum(1).log_() - below.gather(1, y.unsqueeze(1)).squeeze(1)
+    at_label = below.gather(1, y.unsqueeze(1)).squeeze(1)
+    losses = below.exp_().sum(1).log_().sub_(at_label)
     loss = losses.double().mean(-1) * B  # as there
     return Classification.sums.of(loss, predicted, y, torch.ones_like(y, dtype=torch.bool), C)
