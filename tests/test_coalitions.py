@@ -521,3 +521,31 @@ def test_a_mask_of_the_buffers_alone_is_kept() -> None:
     P = fed.model.n_params
     model, cohort = models(game_of(fed, each.played), 6)[0], each.played.cohort
     torch.testing.assert_close(model[P:], each.before.vector[P:] + cohort.buffer_updates[1], rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "by_factors"),
+    [
+        ("fedavg", True),
+        ("fedavg(weights=uniform)", True),
+        ("fedprox", True),
+        ("moon", True),
+        ("fedavg(weights=population)", False),
+        ("qffl", False),
+        ("fedadam", False),
+        ("median", False),
+    ],
+)
+def test_weights_that_follow_from_factors_are_those_of_the_rules(
+    name: str, by_factors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = made(name)
+    played = recorded(fed, 1)[0].played
+    quick = game_of(fed, played)
+    every = range(1 << len(quick.ids))
+    assert bool(quick._by_factors(every)) == by_factors
+    whole = models(quick, *every)
+    monkeypatch.setattr(coalitions, "FEW", len(every) + 1)
+    one_by_one = game_of(fed, played)
+    assert not one_by_one._by_factors(every)
+    torch.testing.assert_close(torch.stack(whole), torch.stack(models(one_by_one, *every)), rtol=0, atol=CLOSE)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.contribution.game import UNDEFINED, Game, coalition_of, members
+from equipoise.contribution.sampled import membership
 from equipoise.core.maths import simplex
 from equipoise.core.rule import Cohort, Combine, State
 from equipoise.core.tally import Tally, together
@@ -31,6 +32,7 @@ from equipoise.system.suggestions import require_known
 from equipoise.system.tree import span, tree_map
 
 Numbers = NDArray[np.float64]
+FEW = 4  # coalitions of whose models each is made by the rules
 Made = tuple[list[int], Models]
 
 # what is best when it is largest, from the tally of all samples, and the goodness [groups, S] in each group
@@ -161,8 +163,10 @@ class RunGame:
         """
         vector, cohort, P = self.rounds[0].before.vector, self.rounds[0].cohort, self.trial.model.n_params
         size, at = max(1, CHUNK // max(1, vector.nbytes)), self.trial.model.variances
-        weighted, single = dict[int, Tensor](), dict[int, Tensor]()
+        weighted, single = self._by_factors(coalitions), dict[int, Tensor]()
         for place, coalition in enumerate(coalitions):
+            if place in weighted:
+                continue
             model = self._model(coalition)
             if model is None or not bool((model.row if isinstance(model, _Weights) else model).isfinite().all()):
                 continue
@@ -187,6 +191,31 @@ class RunGame:
             models = torch.cat([torch.addmm(*end) for end in ends], 1)
             models[:, at] = models[:, at].clamp(min=0)  # means of variances, except for rounding
             yield places[first : first + size], models
+
+    @cached_property
+    def _factors(self) -> Tensor | None:
+        """The factors [M] of the updates of a round in their mean, if the rules do nothing but weigh by them, as two coalitions show."""
+        n, factors = len(self.ids), self.trial.factors
+        sums = all(rule.declared.sees == "sum" for rule in self.trial.method.rules)
+        if len(self.rounds) > 1 or n < 3 or factors is None or not sums:
+            return None
+        factors = factors[self.rounds[0].cohort.ids].double()
+        for coalition in (1, (1 << n) - 2):
+            model, row = self._model(coalition), factors * torch.from_numpy(membership([coalition], n))
+            alike = isinstance(model, _Weights) and torch.allclose(model.row, row / row.sum(), rtol=0, atol=1e-12)
+            if not alike:
+                return None
+        return factors
+
+    def _by_factors(self, coalitions: Sequence[int]) -> dict[int, Tensor]:
+        """The weights [2, M] of the updates in coalitions, by their places, where they follow from factors; of neither nobody nor everybody."""
+        n, everyone = len(self.ids), (1 << len(self.ids)) - 1
+        places = [k for k, coalition in enumerate(coalitions) if 0 < coalition < everyone]
+        if len(places) < FEW or self._factors is None:
+            return {}
+        rows = self._factors * torch.from_numpy(membership([coalitions[k] for k in places], n))
+        rows = (rows / rows.sum(1, keepdim=True)).unsqueeze(1).expand(-1, 2, -1)
+        return {k: row for k, row in zip(places, rows, strict=True) if row.isfinite().all()}
 
     def _model(self, coalition: int) -> _Weights | Tensor | None:
         """The model [G], or of one round the weights of the updates, if they are all that the rules change; None: it leaves the range of numbers."""
