@@ -523,19 +523,11 @@ def test_a_mask_of_the_buffers_alone_is_kept() -> None:
     torch.testing.assert_close(model[P:], each.before.vector[P:] + cohort.buffer_updates[1], rtol=0, atol=CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("name", "by_factors"),
-    [
-        ("fedavg", True),
-        ("fedavg(weights=uniform)", True),
-        ("fedprox", True),
-        ("moon", True),
-        ("fedavg(weights=population)", False),
-        ("qffl", False),
-        ("fedadam", False),
-        ("median", False),
-    ],
-)
+YES = ("fedavg", "fedavg(weights=uniform)", "fedprox", "moon")
+NO = ("fedavg(weights=population)", "qffl", "fedadam", "median")
+
+
+@pytest.mark.parametrize(("name", "by_factors"), [*((name, True) for name in YES), *((name, False) for name in NO)])
 def test_weights_that_follow_from_factors_are_those_of_the_rules(
     name: str, by_factors: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
