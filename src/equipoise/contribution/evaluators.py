@@ -62,8 +62,11 @@ def read(text: str) -> Evaluator:
 
 
 def text_of(evaluator: Evaluator) -> str:
-    """The text that :func:`read` reads back: the name, and the options that differ from its defaults."""
-    name, usual = next((name, usual) for name, usual in EVALUATORS.items() if type(usual) is type(evaluator))
+    """The text that :func:`read` reads back: the name, and the options that differ from its defaults; of your own evaluator its ``repr``."""
+    usual: Evaluator | None
+    name, usual = next(((k, each) for k, each in EVALUATORS.items() if type(each) is type(evaluator)), ("", None))
+    if usual is None:
+        return repr(evaluator)
     changed = [f"{key}={value}" for key, value in vars(evaluator).items() if value != vars(usual)[key]]
     return f"{name}({', '.join(changed)})" if changed else name
 
