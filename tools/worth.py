@@ -1,6 +1,6 @@
 """Measure which evaluator of contributions ranks a special client below honest ones, where the truth is known; print the table.
 
-python tools/worth.py --output runs/worth    # half an hour on one core; finished runs are kept
+python tools/worth.py --output runs/worth    # some five minutes on two cores; finished runs are kept
 
 The federation: handwritten digits of scikit-learn, 8 clients with 110 images each, an MLP 64-32-10, 10 rounds of 12 steps; utilities are
 measured on 500 images of the server. Client 7 is special: what it sends is replaced by an engine, or its data are changed.
