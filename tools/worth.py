@@ -37,6 +37,7 @@ from equipoise.system.files import write_atomically
 ROOT = Path(__file__).parents[1]
 CLIENTS, IMAGES, HELD, ROUNDS, SPECIAL = 8, 110, 500, 10, 7
 TRAINING = {"solver": eq.SGD(0.2), "epochs": 3, "batch_size": 28}  # 12 steps a round
+LEAST = 1e-3  # of the largest value: a smaller sum of all values has no shares
 UTILITIES = ("loss", "accuracy", "worst")
 RULES = ("fedavg", "median")
 DISGUISE, WRONG, BLUR, SCALE = 0.3, 0.6, 0.8, 3.0
@@ -185,9 +186,11 @@ def area(values: Sequence[float], kind: str) -> float:
 
 
 def share(values: Sequence[float], kind: str) -> float:
-    """The mean value of the special clients as a multiple of an equal share of all values; NaN where they sum to 0."""
-    first = SPECIAL - (kind == "colluders")
-    return float(np.mean(values[first:]) / np.mean(values)) if sum(values) else np.nan
+    """The mean value of the special clients as a multiple of an equal share of all values; NaN where they sum to about 0."""
+    first, total = SPECIAL - (kind == "colluders"), sum(values)
+    return (
+        float(np.mean(values[first:]) * len(values) / total) if abs(total) > LEAST * max(map(abs, values)) else np.nan
+    )
 
 
 def interval(areas: Sequence[float], draws: int = 10_000) -> tuple[float, float]:
@@ -203,7 +206,8 @@ def cell(values: Sequence[Sequence[float]], kind: str, *, whole: bool) -> str:
     areas = [area(each, kind) for each in values]
     low, high = interval(areas)
     around = "" if low == high else f" ({short(low)}–{short(high)})"
-    of_equal = f" [{mean(share(each, kind) for each in values):+.1f}]" if whole else ""
+    mine = mean(share(each, kind) for each in values)
+    of_equal = "" if not whole else " [–]" if np.isnan(mine) else f" [{mine:+.1f}]"
     return f"{short(mean(areas))}{around}{of_equal}"
 
 
