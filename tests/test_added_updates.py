@@ -168,3 +168,15 @@ def test_updates_that_are_added_need_no_memory(added: None, monkeypatch: pytest.
     eq.forecast(fed, 1, progress=False)
     with pytest.raises(ForecastError, match="needs at least"):
         eq.forecast(other, 1, progress=False)
+
+
+def talking(answer: Answer) -> Answer:
+    """Client 4 reports what no rule reads."""
+    more = [{**report, "said": torch.ones(1, 2)} for report in answer.reports]
+    return replace(answer, reports=more) if answer.rows == (4,) else answer
+
+
+def test_reports_that_no_rule_reads_leave_nobody_out(added: None) -> None:
+    fed = federation(engine=engine(talking))
+    assert torch.equal(trained(fed), trained(federation(engine=engine())))
+    assert all("quarantined" not in record for record in fed.records)

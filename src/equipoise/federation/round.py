@@ -522,6 +522,7 @@ def _take(now: Progression, ids: Sequence[int], answers: Iterator[Answer], mean:
         finite.append(guard.finite(answer))
         if mean is not None:
             mean.add(answer, finite[-1])
+            answer = replace(answer, reports=[{} for _ in answer.reports])  # which no rule reads
         else:
             trained[span(answer.rows)] = answer.trained
         fitting.append(replace(answer, trained=trained[:0]))
