@@ -116,7 +116,8 @@ def test_neither_threads_nor_blocks_matter(name: str, monkeypatch: pytest.Monkey
     for tally in tallies[1:]:
         assert all(torch.equal(a, b) for a, b in zip(astuple(tally), astuple(tallies[0]), strict=True))
     monkeypatch.setattr(scoring, "EVALUATION_BATCH", 10)
-    monkeypatch.setattr(scoring, "IMAGES", 3)
+    monkeypatch.setattr("equipoise.data.samples.IMAGES", 3)
+    monkeypatch.setattr("equipoise.data.samples.PIXELS", 0)
     compare(tally_of(model, models, data), tallies[0], 1e-12)
 
 

@@ -17,14 +17,12 @@ from equipoise.core.model import Bound
 from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.tally import Tally
 from equipoise.core.task import Classification, Task
-from equipoise.data.samples import Samples, at_once
+from equipoise.data.samples import Samples, at_once, in_cache
 from equipoise.metrics.calibration import Decision
 from equipoise.metrics.classification import CORRECT, RATES
 from equipoise.metrics.groups import Counts
 from equipoise.records.record import Score, Sums
 from equipoise.system.threads import run_in_order
-
-PIXELS, IMAGES = 64 * 32 * 32, 16  # of images in one pass on a processor: 64 of 32 by 32; at least so many images
 
 
 @dataclass(frozen=True)
@@ -133,20 +131,10 @@ def overlapping(parts: Sequence[Outputs]) -> bool:
     return bool(named) and (len(named) < len(parts) or len(every := torch.cat(named)) > len(every.unique()))
 
 
-def _in_cache(data: Samples, device: torch.device) -> int:
-    """Images whose activations fit into the cache of a processor; of other inputs any number."""
-    about = data.shape_and_labels
-    if about is None or device.type != "cpu":
-        return EVALUATION_BATCH
-    shapes = [*about[0].values()] if isinstance(about[0], dict) else [about[0]]
-    pixels = sum(shape[1:].numel() for shape in shapes if len(shape) > 2)
-    return max(IMAGES, PIXELS // pixels) if pixels else EVALUATION_BATCH
-
-
 def outputs_of(bound: Bound, vector: Tensor, sets: Sequence[Samples], workers: int = 1) -> list[Outputs]:
     """The outputs of a whole vector [G] on each data set, computed by so many workers, on which no bit depends."""
     model, random = bound.model, bound.model.random or any(d.content is None for d in sets)
-    width = [min(at_once(d, EVALUATION_BATCH), _in_cache(d, vector.device)) for d in sets]
+    width = [at_once(d, in_cache(d, EVALUATION_BATCH)) for d in sets]
     parts = [torch.arange(d.size, device=vector.device).split(w) for d, w in zip(sets, width, strict=True)]
     blocks = [(d, rows) for d, several in zip(sets, parts, strict=True) for rows in several]
     n = 1 if random or vector.device.type != "cpu" else min(workers, len(blocks))

@@ -27,6 +27,10 @@ from equipoise.system.tree import flatten, tree_map
 Transform = Callable[..., Inputs]  # (x, shift) -> inputs of the network
 ROOM = 1 << 30  # bytes a data set may take where the system does not say what is free
 VALUES = 512 * 3 * 64 * 64  # inputs of a network in one pass of an evaluation, at most: 512 images of 64 by 64
+PIXELS, IMAGES = (
+    64 * 32 * 32,
+    16,
+)  # of images whose activations stay in the cache: 64 of 32 by 32; at least so many images
 COMPLEX = "{} holds complex numbers, whose imaginary part would be dropped. Give real numbers: abs(x), or real and imaginary part as channels, torch.view_as_real(x)."
 CAST_NAN = {torch.iinfo(dtype).min for dtype in (torch.int32, torch.int64)}  # what becomes of NaN as a whole number
 LOOKS = 32  # samples that are read twice: an augmentation may leave any one of them as it is, by chance
@@ -406,11 +410,22 @@ Source = Samples | Awaited  # samples of one client, or of a stack of clients, r
 
 def at_once(data: Source, most: int) -> int:
     """How many samples to evaluate in one pass: ``most``, or fewer large ones, so that activations do not fill the memory."""
+    numbers = sum(shape.numel() for shape in _shapes(data))
+    return max(1, min(most, VALUES // max(1, numbers)))
+
+
+def in_cache(data: Source, most: int) -> int:
+    """The same for the cache of a processor: ``most``, or fewer images."""
+    pixels = sum(shape[1:].numel() for shape in _shapes(data) if len(shape) > 2)
+    return min(most, max(IMAGES, PIXELS // pixels)) if pixels and data.sizes.device.type == "cpu" else most
+
+
+def _shapes(data: Source) -> list[torch.Size]:
+    """The shapes of the inputs of a sample, as far as they are known without reading one."""
     about = data.shape_and_labels
     if about is None:
-        return most
-    numbers = sum(part.numel() for part in (about[0].values() if isinstance(about[0], dict) else [about[0]]))
-    return max(1, min(most, VALUES // max(1, numbers)))
+        return []
+    return [*about[0].values()] if isinstance(about[0], dict) else [about[0]]
 
 
 def check_attributes(counts: Mapping[str, int]) -> None:

@@ -22,13 +22,12 @@ from equipoise.core.oracle import EVALUATION_BATCH
 from equipoise.core.tally import Tally, together
 from equipoise.core.task import Classification
 from equipoise.data.batch import Batch
-from equipoise.data.samples import Samples, at_once
+from equipoise.data.samples import Samples, at_once, in_cache
 from equipoise.system import threads
 from equipoise.system.tree import aligned, tree_map
 
 CHUNK = 32 << 20  # most bytes of models at a time, and of the first layer of all parts of a mixture
 CACHE = 2 << 20  # bytes of the widest layer of the models at a time: more leave the cache
-IMAGES = 32  # images at a time in a convolutional network: more leave the cache
 AT_ONCE = 64  # most models at a time
 
 
@@ -74,8 +73,10 @@ def tally_of(model: Model, models: Models, data: Samples) -> Tally:
         batch = data.batch(rows, None)
         if dense is not None:
             make = partial(_given, _by_layers(model, _Stack(dense, models), batch))
+        elif model.initial.device.type == "cpu":
+            make = partial(_one_by_one, model, models, batch, in_cache(data, most))
         else:
-            make = partial(_one_by_one if model.initial.device.type == "cpu" else _mapped, model, models, batch)
+            make = partial(_mapped, model, models, batch)
         parts = threads.run_in_order(chunks, make, threads.allowed())
         tallies.append(_stacked(parts))
     return together(tallies)
@@ -91,10 +92,10 @@ def _stacked(parts: Sequence[Tally]) -> Tally:
     return replace(parts[0], **{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
-def _one_by_one(model: Model, models: Models, batch: Batch) -> Score:
-    """Models in turn, as views of their vectors."""
+def _one_by_one(model: Model, models: Models, batch: Batch, width: int) -> Score:
+    """Models in turn, as views of their vectors, on so many samples at a time."""
     bound, P = Bound(model), model.n_params
-    inputs = batch.x.split(IMAGES) if model.convolutional and isinstance(batch.x, Tensor) else [batch.x]
+    inputs = batch.x.split(width) if isinstance(batch.x, Tensor) else [batch.x]
 
     def score(rows: slice) -> Tally:
         logits = list[Tensor]()
