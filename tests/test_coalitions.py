@@ -214,7 +214,8 @@ def test_utilities_are_those_of_the_evaluation() -> None:
         -np.ptp(each_accuracy),
     ]
     assert game.game()([5])[0] == pytest.approx(expected, abs=1e-6)
-    assert game.scale() == pytest.approx([-game.game()([0])[0, 0], 1, 1, 1, 1])
+    made_game = game.game()
+    assert made_game.scale == pytest.approx([-made_game([0])[0, 0], 1, 1, 1, 1])
 
 
 def test_running_variances_stay_above_zero() -> None:

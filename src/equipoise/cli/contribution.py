@@ -66,4 +66,4 @@ def contribution(
         )
     for sentence in report.sentences(document):
         say(sentence)
-    say(f"wrote {worth.page().save(output or paths[0] / 'contribution.html')}")
+    say(f"wrote {report.page(document).save(output or paths[0] / 'contribution.html')}")

@@ -48,13 +48,19 @@ def cosine_game(products: ArrayLike) -> Game:
     return Game(len(G), evaluate, ("cosine",))
 
 
-def most_alike(products: ArrayLike) -> tuple[int, int, float]:
-    """The two updates with the largest cosine, and that cosine: 1 of a copy. M >= 2."""
+def cosines(products: ArrayLike) -> Array:
+    """The cosines of each two updates [M, M], of their inner products G; 0 of a zero update."""
     G = np.asarray(products, dtype=np.float64)
     norms = np.sqrt(np.diag(G))
-    cosines = np.where(np.tri(len(G), dtype=bool), -np.inf, _ratio(G, np.outer(norms, norms)))
-    i, j = np.unravel_index(int(cosines.argmax()), G.shape)
-    return int(i), int(j), float(cosines[i, j])
+    return _ratio(G, np.outer(norms, norms))
+
+
+def most_alike(products: ArrayLike) -> tuple[int, int, float]:
+    """The two updates with the largest cosine, and that cosine: 1 of a copy. M >= 2."""
+    every = cosines(products)
+    upper = np.where(np.tri(len(every), dtype=bool), -np.inf, every)
+    i, j = np.unravel_index(int(upper.argmax()), upper.shape)
+    return int(i), int(j), float(upper[i, j])
 
 
 class ByClass(NamedTuple):

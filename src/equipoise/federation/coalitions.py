@@ -139,13 +139,8 @@ class RunGame:
             rounds = " to ".join(str(t) for t in sorted({self.rounds[k].before.t for k in (0, -1)}))
             text = f"The model before or after round {rounds} has utilities ({', '.join(self.names)}) that are no finite numbers"
             raise InputError(f"{text}, so no client has a value. Leave it out.", UNDEFINED)
-        return Game(len(self.ids), self.utilities, self.names, self.scale(), dict(zip(ends, U, strict=True)))
-
-    def scale(self) -> Numbers:
-        """The loss of the model of nobody for a loss, otherwise 1 [K]."""
-        before = self._published(self.rounds[0].before)
-        loss = abs(utilities(self.trial, before[None], self.sets, ["loss"])[0, 0])
-        return np.array([loss if name == "loss" else 1.0 for name in self.names])
+        scale = [abs(before) if name == "loss" else 1.0 for name, before in zip(self.names, U[0], strict=True)]
+        return Game(len(self.ids), self.utilities, self.names, scale, dict(zip(ends, U, strict=True)))
 
     def utilities(self, coalitions: Sequence[int]) -> Numbers:
         """[S, K]; minus infinity of a coalition whose model leaves the range of numbers."""
@@ -196,8 +191,7 @@ class RunGame:
     def _factors(self) -> Tensor | None:
         """The factors [M] of the updates of a round in their mean, if the rules do nothing but weigh by them, as two coalitions show."""
         n, factors = len(self.ids), self.trial.factors
-        sums = all(rule.declared.sees == "sum" for rule in self.trial.method.rules)
-        if len(self.rounds) > 1 or n < 3 or factors is None or not sums:
+        if len(self.rounds) > 1 or n < 3 or factors is None:
             return None
         factors = factors[self.rounds[0].cohort.ids].double()
         for coalition in (1, (1 << n) - 2):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from equipoise.contribution import evaluators
 from equipoise.contribution.completion import ComFedSV
+from equipoise.contribution.directions import cosines
 from equipoise.contribution.game import UNDEFINED, Evaluator, Game, Values, members
 from equipoise.contribution.rounds import Rounds, sum_of_rounds
 from equipoise.core import draws
@@ -124,7 +125,7 @@ def ledger(
     RunError : nothing to measure on, see :func:`validation_of`.
     InputError : a utility, or an evaluator, that is not there; a method without a model of all clients.
     """
-    how, sets = _checked(fed, rounds, evaluator, utilities), validation_of(fed)
+    how, sets = _checked(fed, rounds, evaluator, utilities)
     n, seed = len(fed.names), fed.trial.settings.seed
     completes, refused, products = isinstance(how, ComFedSV), 0, np.zeros((2, n, n))
     games, values = list[tuple[list[int], Game]](), list[tuple[list[int], Values]]()
@@ -133,7 +134,9 @@ def ledger(
         following, record = one_round(fed.trial, fed.progress, fed.trial.rounds, played.append)
         for each in played:
             ids = each.cohort.ids.tolist()
-            products[:, np.array(ids)[:, None], ids] += np.stack([cosines := _cosines(each), np.ones_like(cosines)])
+            products[:, np.array(ids)[:, None], ids] += np.stack(
+                [alike := cosines(gram(each.cohort.updates).cpu()), np.ones_like(alike)]
+            )
             try:
                 game = RoundGame(fed.trial, each, sets, tuple(utilities)).game()
                 if completes:  # from all rounds together
@@ -151,7 +154,7 @@ def ledger(
         raise RunError("No round has clients whose updates count, so nobody is worth anything.")
     summed = how(n, games, np.random.default_rng(seed)) if completes else sum_of_rounds(n, values)
     with np.errstate(invalid="ignore"):
-        cosines = products[0] / products[1]
+        mean = products[0] / products[1]
     return Ledger(
         fed.names,
         tuple(utilities),
@@ -159,7 +162,7 @@ def ledger(
         {name: d.size for name, d in sets.items()},
         summed,
         refused,
-        cosines,
+        mean,
     )
 
 
@@ -201,7 +204,8 @@ def retrained(
     ------
     RunError, InputError : as in :func:`ledger`; clients that come and go.
     """
-    how, sets, trial, n = _checked(fed, rounds, evaluator, utilities), validation_of(fed), fed.trial, len(fed.names)
+    how, sets = _checked(fed, rounds, evaluator, utilities)
+    trial, n = fed.trial, len(fed.names)
     if trial.presence is not None:
         raise InputError(
             "Clients come and go in this run, so a coalition has no run of its own. Value the rounds instead."
@@ -226,22 +230,17 @@ def retrained(
     return Ledger(fed.names, tuple(utilities), evaluators.text_of(how), sizes, values, 0, np.full((n, n), np.nan))
 
 
-def _checked(fed: Federation, rounds: int, evaluator: str | Evaluator, utilities: Sequence[str]) -> Evaluator:
-    """The evaluator, of a federation whose clients can be valued so; prepared for so many rounds more."""
+def _checked(
+    fed: Federation, rounds: int, evaluator: str | Evaluator, utilities: Sequence[str]
+) -> tuple[Evaluator, dict[str, Samples]]:
+    """The evaluator and the validation data of a federation whose clients can be valued so; prepared for so many rounds more."""
     check_whole("rounds", rounds, 1)
     how = evaluators.read(evaluator) if isinstance(evaluator, str) else evaluator
     check_game(fed.trial)
-    check_utilities(utilities, len(validation_of(fed)))
+    sets = validation_of(fed)
+    check_utilities(utilities, len(sets))
     fed.prepare(fed.progress.t + rounds, progress=False)
-    return how
-
-
-def _cosines(played: Played) -> NDArray[np.float64]:
-    """The cosines of the updates of a round [M, M]; 0 of a zero update."""
-    products = gram(played.cohort.updates).double().cpu().numpy()
-    lengths = np.sqrt(np.diag(products))
-    both = np.outer(lengths, lengths)
-    return np.asarray(np.divide(products, both, out=np.zeros_like(products), where=both > 0))
+    return how, sets
 
 
 def contradictions(
